@@ -1,0 +1,191 @@
+#pragma once
+// The DecoupledTraining resource (docs/resource.md) as typed values with their defaults. Sizes in elements or bytes,
+// times in seconds unless the name says otherwise. Parsing and validation: parse.h.
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace archipelago::config {
+
+enum class DataFormat { kText, kTokensU16, kTokensU32 };
+enum class Precision { kFp32, kBf16 };
+enum class GraceRule { kSteps, kSlack, kOff };
+enum class MergeRule { kRda, kMean };
+enum class CodecName { kFp32, kBf16, kInt8, kInt4 };
+enum class LrSchedule { kCosine, kConstant };
+enum class RetainPolicy { kRetain, kDelete };
+
+// Llama-family decoder, names as Hugging Face's LlamaForCausalLM.
+struct ModelSpec {
+  std::int64_t hidden_size = 256;
+  std::int64_t layers = 6;
+  std::int64_t heads = 8;
+  std::int64_t kv_heads = 4;
+  std::int64_t intermediate_size = 688;
+  std::int64_t vocab_size = 256;
+  std::int64_t context_length = 256;
+  bool tie_embeddings = true;
+  std::uint64_t init_seed = 1;  // initFrom: {seed: N}; other sources are refused for now
+};
+
+struct TrainData {
+  std::string path;
+  DataFormat format = DataFormat::kText;
+};
+struct ValidationData {
+  std::string name = "main";
+  std::string path;
+  std::int64_t every_steps = 100;  // global steps
+  std::int64_t sequences = 256;
+};
+struct DataVolume {  // at most one of both
+  std::string claim;
+  std::string host_path;
+};
+struct DataSpec {
+  TrainData train;
+  std::vector<ValidationData> validation;
+  DataVolume volume;
+};
+
+struct InnerSpec {
+  std::string optimizer = "adamw";
+  double learning_rate = 3.0e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double weight_decay = 0.1;
+  double gradient_clip = 1.0;
+  std::int64_t warmup_steps = 100;  // global steps
+  LrSchedule schedule = LrSchedule::kCosine;
+  std::int64_t batch_size = 16;  // sequences per micro-batch
+  std::int64_t gradient_accumulation = 1;
+  Precision precision = Precision::kFp32;
+  std::uint64_t seed = 1;
+};
+
+struct OuterSpec {
+  double learning_rate = 0.4;  // 0.7 where merge is mean and nothing was given
+  double momentum = 0.9;
+  bool nesterov = true;
+};
+
+struct GraceSpec {
+  GraceRule rule = GraceRule::kSteps;
+  double steps = 1.5;     // rule steps: window in step times
+  double fraction = 0.8;  // rule slack: gamma of the paper
+};
+
+struct SyncSpec {
+  std::int32_t fragments = 24;   // P
+  std::int32_t interval = 24;    // H
+  std::int32_t overlap = 2;      // tau
+  std::int32_t quorum = 1;       // K
+  GraceSpec grace;
+  std::string fragmentation = "balanced";
+  MergeRule merge = MergeRule::kRda;
+  MergeRule embedding_merge = MergeRule::kMean;
+  CodecName uplink = CodecName::kInt4;
+  CodecName downlink = CodecName::kInt4;
+  double blend = 0.0;
+  std::int32_t max_lead = 0;      // resolved: max(2H, H/P + overlap + 1)
+  std::int32_t start_units = 0;   // resolved: sum of learnerUnits
+  double start_timeout_seconds = 300;
+};
+
+struct BudgetSpec {
+  std::int64_t global_steps = 2000;  // T
+};
+
+struct StorageSpec {
+  std::string size = "10Gi";
+  std::string storage_class_name;
+  std::vector<std::string> access_modes{"ReadWriteOnce"};
+  std::string existing_claim;
+  bool adopt = false;
+  RetainPolicy retain = RetainPolicy::kRetain;
+};
+struct CheckpointSpec {
+  std::int64_t every_steps = 100;
+  std::int32_t keep = 3;
+  bool journal = true;  // fp32 | "off"
+};
+struct OuterOptimizerSpec {
+  std::string datacenter;  // default: the first datacenter
+  StorageSpec storage;
+  CheckpointSpec checkpoint;
+  std::string service_type = "ClusterIP";
+  double finished_linger_seconds = 600;
+  std::string template_json = "{}";  // passed through to pods
+};
+
+struct InnerOverride {
+  std::optional<std::int64_t> batch_size;
+  std::optional<std::int64_t> gradient_accumulation;
+};
+struct DatacenterSpec {
+  std::string name;
+  std::int32_t learner_units = 1;
+  InnerOverride inner;
+  DataVolume volume;
+  std::string learner_image;
+  std::string template_json = "{}";
+  // From template.resources.limits, for the process kubelet and learner threads; 0 = no limit.
+  double cpu_limit = 0;
+  std::int64_t memory_limit_bytes = 0;
+};
+
+struct RestartSpec {
+  std::int32_t backoff_limit = 10;
+  double backoff_seconds = 5;
+  double max_backoff_seconds = 300;
+  double reset_seconds = 1800;
+  double node_lost_seconds = 60;
+  double stall_seconds = 300;
+};
+struct RecoverySpec {
+  double timeout_seconds = 0;  // 0: max(60, interval x step time)
+  Precision precision = Precision::kBf16;
+};
+struct ImagesSpec {
+  std::string learner;
+  std::string outer_optimizer;
+  std::string pull_policy = "IfNotPresent";
+  std::vector<std::string> pull_secrets;
+};
+
+struct TrainingSpec {
+  bool suspend = false;
+  ImagesSpec images;
+  ModelSpec model;
+  DataSpec data;
+  InnerSpec inner;
+  OuterSpec outer;
+  SyncSpec sync;
+  BudgetSpec budget;
+  OuterOptimizerSpec outer_optimizer;
+  std::vector<DatacenterSpec> datacenters;
+  RestartSpec restart;
+  RecoverySpec recovery;
+  std::optional<std::int64_t> ttl_seconds_after_finished;
+  std::optional<std::int64_t> active_deadline_seconds;
+};
+
+struct DecoupledTraining {
+  std::string name;
+  std::string name_space = "default";
+  std::string uid;             // empty until an API server or MemoryCluster gave one
+  std::int64_t generation = 1;
+  std::map<std::string, std::string> labels;
+  std::map<std::string, std::string> annotations;
+  TrainingSpec spec;           // every default resolved
+};
+
+[[nodiscard]] std::int32_t total_units(const TrainingSpec& spec);
+// The unit's name: "<datacenter>-<ordinal>".
+[[nodiscard]] std::string unit_name(const std::string& datacenter, std::int32_t ordinal);
+
+}  // namespace archipelago::config
