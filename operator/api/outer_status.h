@@ -1,0 +1,66 @@
+#pragma once
+// The outer optimizer's status document (GET /statusz on its admin port), read tolerantly: it comes from a peer.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace archipelago::op {
+
+struct OuterUnit {
+  std::string name;
+  std::string datacenter;
+  std::int64_t incarnation = 0;
+  std::string phase;  // Recovering | Stepping | Waiting | Starved | Left | Silent
+  std::int64_t local_step = 0;
+  double step_seconds = 0;
+  std::int64_t tokens = 0;
+  std::int64_t merged_rounds = 0;
+  double last_heard_seconds = 0;  // since its last message, while the outer optimizer served
+  double stepping_seconds = 0;    // spent in completed inner steps, over all incarnations
+  double tokens_per_second = 0;
+  double uplink_mbps = 0;
+  std::vector<double> recovery_seconds;
+};
+
+struct OuterCondition {
+  std::string type;
+  bool status = false;
+  std::string reason;
+  std::string message;
+};
+
+struct FencedUnit {
+  std::string name;
+  std::int64_t highest = 0;
+};
+
+struct OuterStatus {
+  std::string phase;  // waiting | running | finishing | finished
+  std::string run_id;
+  std::int64_t epoch = 0;
+  std::int64_t global_step = 0;
+  std::int64_t budget = 0;
+  std::int64_t tokens = 0;
+  std::optional<double> loss;
+  std::optional<double> validation_loss;
+  std::optional<double> merged_fraction;
+  std::int64_t bytes_up = 0;
+  std::int64_t bytes_down = 0;
+  std::int64_t last_checkpoint_step = 0;
+  std::int64_t rounds = 0;
+  double mean_participants = 0;
+  std::int64_t settings_generation = 0;
+  std::vector<OuterCondition> conditions;
+  std::vector<OuterUnit> units;    // at most kMaxStatusUnits are read
+  std::vector<FencedUnit> fenced;  // likewise
+  [[nodiscard]] const OuterUnit* unit(const std::string& name) const;
+  [[nodiscard]] std::int64_t highest(const std::string& name) const;  // 0 when unknown
+};
+
+// nullopt when it is no object or has no phase of the known ones.
+[[nodiscard]] std::optional<OuterStatus> parse_outer_status(const nlohmann::json& document);
+
+}  // namespace archipelago::op
