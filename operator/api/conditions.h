@@ -1,5 +1,6 @@
 #pragma once
-// Kubernetes conditions: lastTransitionTime moves only when the status flips; messages are cut at 1 kB.
+// Kubernetes conditions: lastTransitionTime moves only when the status flips; messages are cut at 1
+// kB.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,10 +22,12 @@ struct Condition {
   bool operator==(const Condition&) const = default;
 };
 
-[[nodiscard]] const Condition* find_condition(const std::vector<Condition>& conditions, std::string_view type);
+[[nodiscard]] const Condition* find_condition(const std::vector<Condition>& conditions,
+                                              std::string_view type);
 [[nodiscard]] bool is_true(const std::vector<Condition>& conditions, std::string_view type);
 void set_condition(std::vector<Condition>& conditions, Condition next, WallTime now);
-// For conditions that report trouble: absent until they were true once, so a healthy run's list stays short.
+// For conditions that report trouble: absent until they were true once, so a healthy run's list
+// stays short.
 void set_trouble(std::vector<Condition>& conditions, Condition next, WallTime now);
 // At most max bytes, never in the middle of a UTF-8 sequence.
 [[nodiscard]] std::string cut_utf8(std::string_view text, std::size_t max);

@@ -1,5 +1,6 @@
 #pragma once
-// What people read with `kubectl describe` and in the local dashboard. Best effort, aggregated by (object, reason).
+// What people read with `kubectl describe` and in the local dashboard. Best effort, aggregated by
+// (object, reason).
 #include <string>
 
 #include "common/base/clock.h"

@@ -22,10 +22,12 @@ inline constexpr char kTaintOutOfService[] = "node.kubernetes.io/out-of-service"
 using Labels = std::map<std::string, std::string>;
 
 // run, run-uid, role, app.kubernetes.io/{name,instance,component,managed-by,part-of}.
-[[nodiscard]] Labels child_labels(const std::string& run, const std::string& run_uid, const std::string& role);
+[[nodiscard]] Labels child_labels(const std::string& run, const std::string& run_uid,
+                                  const std::string& role);
 // The above plus datacenter, unit, incarnation, rank.
-[[nodiscard]] Labels learner_labels(const std::string& run, const std::string& run_uid, const std::string& datacenter,
-                                    const std::string& unit, std::int64_t incarnation, int rank);
+[[nodiscard]] Labels learner_labels(const std::string& run, const std::string& run_uid,
+                                    const std::string& datacenter, const std::string& unit,
+                                    std::int64_t incarnation, int rank);
 // Selects every child of one run.
 [[nodiscard]] Labels run_selector(const std::string& run_uid);
 

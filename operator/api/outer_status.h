@@ -1,5 +1,6 @@
 #pragma once
-// The outer optimizer's status document (GET /statusz on its admin port), read tolerantly: it comes from a peer.
+// The outer optimizer's status document (GET /statusz on its admin port), read tolerantly: it comes
+// from a peer.
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -1,5 +1,6 @@
 #pragma once
-// Stable reasons: why a learner unit or the outer optimizer was replaced, and why a condition holds.
+// Stable reasons: why a learner unit or the outer optimizer was replaced, and why a condition
+// holds.
 #include <optional>
 #include <string_view>
 
@@ -25,6 +26,7 @@ enum class FailureReason {
 [[nodiscard]] std::optional<FailureReason> parse_failure_reason(std::string_view text);
 
 // Condition types, exactly (resource.md).
+namespace condition {
 inline constexpr char kSpecValid[] = "SpecValid";
 inline constexpr char kOuterOptimizerReady[] = "OuterOptimizerReady";
 inline constexpr char kQuorumAvailable[] = "QuorumAvailable";
@@ -42,6 +44,7 @@ inline constexpr char kOuterOptimizerNodeLost[] = "OuterOptimizerNodeLost";
 inline constexpr char kProgressStale[] = "ProgressStale";
 inline constexpr char kForbidden[] = "Forbidden";
 inline constexpr char kRebuilt[] = "Rebuilt";
+}  // namespace condition
 
 // Learner exit codes (protocol.md §9).
 inline constexpr int kExitFinished = 0;

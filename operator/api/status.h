@@ -1,6 +1,7 @@
 #pragma once
-// status of a DecoupledTraining as typed values (resource.md). Unset fields are omitted in JSON, never null. Floats are
-// strings. Whatever a rule needs after a restart of the operator stands here.
+// status of a DecoupledTraining as typed values (resource.md). Unset fields are omitted in JSON,
+// never null. Floats are strings. Whatever a rule needs after a restart of the operator stands
+// here.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -39,7 +40,8 @@ enum class UnitPhase {
 }
 // Exchanges with the outer optimizer, so it counts for the quorum.
 [[nodiscard]] constexpr bool is_live(UnitPhase phase) {
-  return phase == UnitPhase::kStepping || phase == UnitPhase::kWaiting || phase == UnitPhase::kStarved;
+  return phase == UnitPhase::kStepping || phase == UnitPhase::kWaiting ||
+         phase == UnitPhase::kStarved;
 }
 
 struct LastFailure {
@@ -55,13 +57,15 @@ struct LastFailure {
 struct UnitStatus {
   std::string name;
   std::int64_t incarnation = 0;
-  std::vector<std::string> pod_uids;  // of this incarnation; empty: not created yet, as far as we know
+  std::vector<std::string>
+      pod_uids;  // of this incarnation; empty: not created yet, as far as we know
   UnitPhase phase = UnitPhase::kPending;
   std::string reason;  // why it is not stepping: Unschedulable, ImagePullBackOff, NodeNotReady, ...
   std::optional<WallTime> stepping_since;  // of this incarnation
   std::int64_t local_step = 0;
-  std::int32_t charged = 0;      // against backoffLimit; cleared by resetSeconds of stepping
-  std::int32_t attempt = 0;      // replacements since that reset, charged or not: the backoff's exponent
+  std::int32_t charged = 0;  // against backoffLimit; cleared by resetSeconds of stepping
+  std::int32_t attempt =
+      0;  // replacements since that reset, charged or not: the backoff's exponent
   std::int32_t restarts = 0;     // lifetime, charged ones
   std::int32_t disruptions = 0;  // lifetime, free ones
   std::optional<WallTime> next_start;
@@ -118,8 +122,10 @@ struct TrainingStatus {
   std::vector<Condition> conditions;
   std::optional<WallTime> start_time;
   std::optional<WallTime> completion_time;
-  double active_seconds = 0;
+  std::int64_t active_seconds = 0;  // whole ones, up to active_since
   std::optional<WallTime> active_since;
+  std::optional<std::int64_t>
+      first_step_active_seconds;  // active seconds at the first global step: goodput's zero
   std::int64_t global_step = 0;
   std::int64_t tokens = 0;
   std::string loss;
@@ -136,7 +142,8 @@ struct TrainingStatus {
 };
 
 [[nodiscard]] nlohmann::json to_json(const TrainingStatus& status);
-// Tolerant: what has another type or is missing keeps its default (an older operator may have written it).
+// Tolerant: what has another type or is missing keeps its default (an older operator may have
+// written it).
 [[nodiscard]] TrainingStatus parse_status(const nlohmann::json& status);
 // True when the two differ in nothing but counters of progress: such a write may wait.
 [[nodiscard]] bool differs_only_in_progress(const TrainingStatus& a, const TrainingStatus& b);

@@ -1,11 +1,13 @@
 #pragma once
-// The port to a cluster, with the semantics of the Kubernetes API. Implementations: MemoryCluster (in a process);
-// KubeCluster later. tests/operator/cluster_contract_test.cc is the contract; every implementation passes it.
+// The port to a cluster, with the semantics of the Kubernetes API. Implementations: MemoryCluster
+// (in a process); KubeCluster later. tests/operator/cluster_contract_test.cc is the contract; every
+// implementation passes it.
 //
-// Error kinds: kConflict  already exists (create), stale resourceVersion or other uid (update, apply, status, remove)
+// Error kinds: kConflict  already exists (create), stale resourceVersion or other uid (update,
+// apply, status, remove)
 //              kNotFound  no such object
-//              kInvalid   the server refuses the content (422)        kRefused  forbidden, quota, admission (403)
-//              kUnavailable, kTimeout  retry with backoff
+//              kInvalid   the server refuses the content (422)        kRefused  forbidden, quota,
+//              admission (403) kUnavailable, kTimeout  retry with backoff
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -34,8 +36,9 @@ struct ObjectList {
 };
 
 struct DeleteOptions {
-  std::string uid;                             // precondition; empty: whatever has that name
-  std::optional<std::int64_t> grace_seconds;   // pods only; nullopt: terminationGracePeriodSeconds, 0: at once
+  std::string uid;  // precondition; empty: whatever has that name
+  std::optional<std::int64_t>
+      grace_seconds;  // pods only; nullopt: terminationGracePeriodSeconds, 0: at once
 };
 
 enum class WatchType {
@@ -57,7 +60,8 @@ class Watch {
  public:
   virtual ~Watch() = default;
   // nullopt at the deadline or on stop. After kGone and kEnded nothing more comes.
-  [[nodiscard]] virtual std::optional<WatchEvent> next(TimePoint deadline, std::stop_token stop) = 0;
+  [[nodiscard]] virtual std::optional<WatchEvent> next(TimePoint deadline,
+                                                       std::stop_token stop) = 0;
 };
 
 // Thread-safe.
@@ -65,24 +69,29 @@ class Cluster {
  public:
   virtual ~Cluster() = default;
 
-  // POST. The object names apiVersion, kind, metadata.name and, where the kind is namespaced, metadata.namespace. The
-  // server gives uid, resourceVersion, generation, creationTimestamp; a status in the body is dropped.
+  // POST. The object names apiVersion, kind, metadata.name and, where the kind is namespaced,
+  // metadata.namespace. The server gives uid, resourceVersion, generation, creationTimestamp; a
+  // status in the body is dropped.
   [[nodiscard]] virtual Result<Object> create(const nlohmann::json& object) = 0;
   [[nodiscard]] virtual Result<Object> get(Kind kind, const ObjectKey& key) const = 0;
   [[nodiscard]] virtual Result<ObjectList> list(Kind kind, const ListOptions& options) const = 0;
   // PUT of everything but the status. A resourceVersion or uid in the body must be the stored one.
   [[nodiscard]] virtual Result<Object> update(const nlohmann::json& object) = 0;
-  // Server-side apply, forced: creates the object or merges the body into it. A uid in the body must be the stored
-  // one; with a uid and no such object the answer is kConflict, never a new object.
+  // Server-side apply, forced: creates the object or merges the body into it. A uid in the body
+  // must be the stored one; with a uid and no such object the answer is kConflict, never a new
+  // object.
   [[nodiscard]] virtual Result<Object> apply(const nlohmann::json& object) = 0;
-  // PUT of the status subresource: everything but the status is ignored. resourceVersion as in update.
+  // PUT of the status subresource: everything but the status is ignored. resourceVersion as in
+  // update.
   [[nodiscard]] virtual Result<Object> update_status(const nlohmann::json& object) = 0;
-  // Background propagation: dependents go by owner reference. A pod that is bound to a node and not finished first
-  // gets a deletionTimestamp and stays until its kubelet has ended it. kNotFound when it is gone already.
-  [[nodiscard]] virtual Status remove(Kind kind, const ObjectKey& key, const DeleteOptions& options) = 0;
+  // Background propagation: dependents go by owner reference. A pod that is bound to a node and not
+  // finished first gets a deletionTimestamp and stays until its kubelet has ended it. kNotFound
+  // when it is gone already.
+  [[nodiscard]] virtual Status remove(Kind kind, const ObjectKey& key,
+                                      const DeleteOptions& options) = 0;
   // Events after `resource_version` (of a list, or of the last event seen); empty namespace: all.
-  [[nodiscard]] virtual Result<std::unique_ptr<Watch>> watch(Kind kind, const std::string& name_space,
-                                                             const std::string& resource_version) = 0;
+  [[nodiscard]] virtual Result<std::unique_ptr<Watch>> watch(
+      Kind kind, const std::string& name_space, const std::string& resource_version) = 0;
   // Best effort: never fails a reconcile.
   virtual void record(const EventRecord& event) = 0;
 };

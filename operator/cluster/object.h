@@ -1,5 +1,6 @@
 #pragma once
-// An API object {apiVersion, kind, metadata, spec, status, ...}: immutable, cheap to copy, safe to share over threads.
+// An API object {apiVersion, kind, metadata, spec, status, ...}: immutable, cheap to copy, safe to
+// share over threads.
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,8 +34,9 @@ class Object {
   [[nodiscard]] std::int64_t generation() const;
   [[nodiscard]] std::map<std::string, std::string> labels() const;
   [[nodiscard]] std::string label(const std::string& key) const;  // "" when absent
-  [[nodiscard]] std::string controller_uid() const;  // of the owner reference with controller: true, or ""
-  [[nodiscard]] bool deleting() const;               // deletionTimestamp is set
+  [[nodiscard]] std::string controller_uid()
+      const;                            // of the owner reference with controller: true, or ""
+  [[nodiscard]] bool deleting() const;  // deletionTimestamp is set
   [[nodiscard]] const nlohmann::json& spec() const;    // null when absent
   [[nodiscard]] const nlohmann::json& status() const;  // null when absent
 

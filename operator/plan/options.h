@@ -9,7 +9,8 @@ namespace archipelago::op {
 struct PlanOptions {
   std::string learner_image = "archipelago-learner:0.1.0";  // where the spec names none
   std::string outer_image = "archipelago-outer-optimizer:0.1.0";
-  Duration progress_stale = seconds(60);  // a polled status document older than this says nothing any more
+  Duration progress_stale =
+      seconds(60);  // a polled status document older than this says nothing any more
 };
 
 }  // namespace archipelago::op

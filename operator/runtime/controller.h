@@ -1,6 +1,6 @@
 #pragma once
-// The controller: reflectors fill stores and enqueue, workers reconcile, a poller asks the outer optimizers. The same
-// on Kubernetes and in `archipelago run`.
+// The controller: reflectors fill stores and enqueue, workers reconcile, a poller asks the outer
+// optimizers. The same on Kubernetes and in `archipelago run`.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,9 +17,10 @@ namespace archipelago::op {
 
 struct ControllerOptions {
   PlanOptions plan;
-  std::string name_space;                       // empty: all
+  std::string name_space;  // empty: all
   int workers = 1;
-  Duration poll_interval = seconds(10);         // jittered by a fifth; 1 s where the cluster is this process
+  Duration poll_interval =
+      seconds(10);  // jittered by a fifth; 1 s where the cluster is this process
   Duration poll_deadline = seconds(2);
   Duration progress_write_interval = seconds(10);  // status writes of mere progress, per run
   std::uint64_t seed = 1;
@@ -28,14 +29,14 @@ struct ControllerOptions {
 class Controller {
  public:
   // All referenced objects outlive the controller. `metrics` may be null.
-  Controller(Cluster& cluster, OuterStatusSource& source, const Clock& clock, Logger log, Metrics* metrics,
-             ControllerOptions options);
+  Controller(Cluster& cluster, OuterStatusSource& source, const Clock& clock, Logger log,
+             Metrics* metrics, ControllerOptions options);
   ~Controller();
   Controller(const Controller&) = delete;
   Controller& operator=(const Controller&) = delete;
 
   void start();
-  void stop();  // idempotent; waits for the running reconcile
+  void stop();                        // idempotent; waits for the running reconcile
   [[nodiscard]] bool synced() const;  // every store has had its first list
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
-// Port to the daemons' admin ports, called from the poller's own threads: reconcile itself talks to the cluster only.
+// Port to the daemons' admin ports, called from the poller's own threads: reconcile itself talks to
+// the cluster only.
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
@@ -30,12 +31,14 @@ class OuterStatusSource {
  public:
   virtual ~OuterStatusSource() = default;
   // GET /statusz of the outer optimizer's admin port (8471).
-  [[nodiscard]] virtual Result<nlohmann::json> poll(const PodEndpoint& outer, Duration deadline) = 0;
+  [[nodiscard]] virtual Result<nlohmann::json> poll(const PodEndpoint& outer,
+                                                    Duration deadline) = 0;
   // PUT /v1/settings on the outer optimizer's service port (8470):
   // {"generation", "quorum", "grace": {"rule","steps","fraction"}, "budget": {"globalSteps"}}.
-  [[nodiscard]] virtual Status put_settings(const PodEndpoint& outer, const nlohmann::json& settings,
-                                            Duration deadline) = 0;
-  // GET /statusz of a learner's admin port: asked only of a unit that has long been silent at the outer optimizer.
+  [[nodiscard]] virtual Status put_settings(const PodEndpoint& outer,
+                                            const nlohmann::json& settings, Duration deadline) = 0;
+  // GET /statusz of a learner's admin port: asked only of a unit that has long been silent at the
+  // outer optimizer.
   [[nodiscard]] virtual UnitProbe probe_unit(const PodEndpoint& learner, Duration deadline) = 0;
 };
 
