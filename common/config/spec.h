@@ -30,26 +30,31 @@ struct ModelSpec {
   std::int64_t context_length = 256;
   bool tie_embeddings = true;
   std::uint64_t init_seed = 1;  // initFrom: {seed: N}; other sources are refused for now
+  bool operator==(const ModelSpec&) const = default;
 };
 
 struct TrainData {
   std::string path;
   DataFormat format = DataFormat::kText;
+  bool operator==(const TrainData&) const = default;
 };
 struct ValidationData {
   std::string name = "main";
   std::string path;
   std::int64_t every_steps = 100;  // global steps
   std::int64_t sequences = 256;
+  bool operator==(const ValidationData&) const = default;
 };
 struct DataVolume {  // at most one of both
   std::string claim;
   std::string host_path;
+  bool operator==(const DataVolume&) const = default;
 };
 struct DataSpec {
   TrainData train;
   std::vector<ValidationData> validation;
   DataVolume volume;
+  bool operator==(const DataSpec&) const = default;
 };
 
 struct InnerSpec {
@@ -59,24 +64,27 @@ struct InnerSpec {
   double beta2 = 0.95;
   double weight_decay = 0.1;
   double gradient_clip = 1.0;
-  std::int64_t warmup_steps = 100;  // global steps
+  std::int64_t warmup_steps = 100;  // global steps; default min(100, budget.globalSteps)
   LrSchedule schedule = LrSchedule::kCosine;
   std::int64_t batch_size = 16;  // sequences per micro-batch
   std::int64_t gradient_accumulation = 1;
   Precision precision = Precision::kFp32;
   std::uint64_t seed = 1;
+  bool operator==(const InnerSpec&) const = default;
 };
 
 struct OuterSpec {
   double learning_rate = 0.4;  // 0.7 where merge is mean and nothing was given
   double momentum = 0.9;
   bool nesterov = true;
+  bool operator==(const OuterSpec&) const = default;
 };
 
 struct GraceSpec {
   GraceRule rule = GraceRule::kSteps;
   double steps = 1.5;     // rule steps: window in step times
   double fraction = 0.8;  // rule slack: gamma of the paper
+  bool operator==(const GraceSpec&) const = default;
 };
 
 struct SyncSpec {
@@ -94,24 +102,29 @@ struct SyncSpec {
   std::int32_t max_lead = 0;      // resolved: max(2H, H/P + overlap + 1)
   std::int32_t start_units = 0;   // resolved: sum of learnerUnits
   double start_timeout_seconds = 300;
+  bool operator==(const SyncSpec&) const = default;
 };
 
 struct BudgetSpec {
   std::int64_t global_steps = 2000;  // T
+  bool operator==(const BudgetSpec&) const = default;
 };
 
 struct StorageSpec {
   std::string size = "10Gi";
+  std::int64_t size_bytes = 10LL << 30;  // of size
   std::string storage_class_name;
   std::vector<std::string> access_modes{"ReadWriteOnce"};
   std::string existing_claim;
   bool adopt = false;
   RetainPolicy retain = RetainPolicy::kRetain;
+  bool operator==(const StorageSpec&) const = default;
 };
 struct CheckpointSpec {
   std::int64_t every_steps = 100;
   std::int32_t keep = 3;
   bool journal = true;  // fp32 | "off"
+  bool operator==(const CheckpointSpec&) const = default;
 };
 struct OuterOptimizerSpec {
   std::string datacenter;  // default: the first datacenter
@@ -120,22 +133,29 @@ struct OuterOptimizerSpec {
   std::string service_type = "ClusterIP";
   double finished_linger_seconds = 600;
   std::string template_json = "{}";  // passed through to pods
+  // From template.resources.limits; 0 = no limit.
+  double cpu_limit = 0;
+  std::int64_t memory_limit_bytes = 0;
+  bool operator==(const OuterOptimizerSpec&) const = default;
 };
 
 struct InnerOverride {
   std::optional<std::int64_t> batch_size;
   std::optional<std::int64_t> gradient_accumulation;
+  bool operator==(const InnerOverride&) const = default;
 };
 struct DatacenterSpec {
   std::string name;
   std::int32_t learner_units = 1;
   InnerOverride inner;
   DataVolume volume;
-  std::string learner_image;
+  std::string learner_image;  // empty: the run's
+  std::vector<std::string> pull_secrets;
   std::string template_json = "{}";
   // From template.resources.limits, for the process kubelet and learner threads; 0 = no limit.
   double cpu_limit = 0;
   std::int64_t memory_limit_bytes = 0;
+  bool operator==(const DatacenterSpec&) const = default;
 };
 
 struct RestartSpec {
@@ -145,16 +165,19 @@ struct RestartSpec {
   double reset_seconds = 1800;
   double node_lost_seconds = 60;
   double stall_seconds = 300;
+  bool operator==(const RestartSpec&) const = default;
 };
 struct RecoverySpec {
   double timeout_seconds = 0;  // 0: max(60, interval x step time)
   Precision precision = Precision::kBf16;
+  bool operator==(const RecoverySpec&) const = default;
 };
 struct ImagesSpec {
   std::string learner;
   std::string outer_optimizer;
   std::string pull_policy = "IfNotPresent";
   std::vector<std::string> pull_secrets;
+  bool operator==(const ImagesSpec&) const = default;
 };
 
 struct TrainingSpec {
@@ -172,6 +195,7 @@ struct TrainingSpec {
   RecoverySpec recovery;
   std::optional<std::int64_t> ttl_seconds_after_finished;
   std::optional<std::int64_t> active_deadline_seconds;
+  bool operator==(const TrainingSpec&) const = default;
 };
 
 struct DecoupledTraining {
@@ -182,6 +206,7 @@ struct DecoupledTraining {
   std::map<std::string, std::string> labels;
   std::map<std::string, std::string> annotations;
   TrainingSpec spec;           // every default resolved
+  bool operator==(const DecoupledTraining&) const = default;
 };
 
 [[nodiscard]] std::int32_t total_units(const TrainingSpec& spec);
