@@ -1,0 +1,23 @@
+#pragma once
+// A named tensor of the model and where it lies in the learner's flat parameter buffer.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace archipelago::learner {
+
+struct TensorShape {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  bool embedding = false;    // merge class of protocol.md §5
+  bool decays = true;        // AdamW's decay: not on norms, not on embeddings
+  double init_std = 0;       // normal(0, std); 0: ones (norms)
+  std::int64_t offset = 0;   // of its first element in the flat buffer
+  std::int64_t elements = 0;
+};
+
+[[nodiscard]] inline std::int64_t total_elements(const std::vector<TensorShape>& shapes) {
+  return shapes.empty() ? 0 : shapes.back().offset + shapes.back().elements;
+}
+
+}  // namespace archipelago::learner
