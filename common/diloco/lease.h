@@ -15,4 +15,11 @@ struct Lease {
   auto operator<=>(const Lease&) const = default;
 };
 
+// Sequences below `upto` of the block have been trained on by its holder.
+struct BlockPosition {
+  std::uint64_t block = 0;
+  std::uint32_t upto = 0;
+  auto operator<=>(const BlockPosition&) const = default;
+};
+
 }  // namespace archipelago::diloco

@@ -1,0 +1,94 @@
+#pragma once
+// SyncerCore's inside: the façade that carries messages between the clock and the owner, and the small services beside
+// them (seed, leases, recovery, validation, the end). Private to syncer_*.cc.
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/diloco/fragment_owner.h"
+#include "common/diloco/round_clock.h"
+#include "common/diloco/syncer_core.h"
+#include "common/diloco/unit_table.h"
+
+namespace archipelago::diloco {
+
+struct SyncerCore::Impl {
+  Impl(SyncerConfig config, std::int64_t epoch_number, std::optional<SyncerState> recovered, TimePoint now);
+
+  struct Relay {               // inner state on its way to a newcomer
+    std::string id, donor;
+    TimePoint since{};
+    std::vector<std::string> failed_donors;
+  };
+  struct Validation {
+    GlobalStep version;
+    std::string unit;
+    TimePoint since{};
+    std::vector<std::string> tried;
+  };
+
+  // After every event: announcements, closes, merges, in a fixed order, until nothing moves.
+  void advance(TimePoint now);
+  [[nodiscard]] bool advance_once(TimePoint now);
+  void start_next_merge();
+  void news() { ++news_count; }
+  [[nodiscard]] std::int64_t news_of(const UnitRecord& unit) const;
+
+  // syncer_core.cc
+  [[nodiscard]] Status check_hello(const HelloRequest& request) const;
+  void take_over(UnitRecord& unit, const HelloRequest& request, TimePoint now);
+  void absorb(UnitRecord& unit, const ProgressReport& report, TimePoint now);
+  void absorb_contributions(UnitRecord& unit, const ProgressReport& report);
+  void record_commit(CommitRecord record, std::uint64_t bytes_up);
+  [[nodiscard]] SyncerState state() const;
+
+  // syncer_services.cc
+  [[nodiscard]] ProgressReply reply_for(const UnitRecord& unit) const;
+  [[nodiscard]] std::vector<Outcome> outcomes_for(const UnitRecord& unit) const;
+  [[nodiscard]] std::vector<GlobalStep> versions() const;
+  void choose_seeder(TimePoint now);
+  void lease_blocks(UnitRecord& unit);
+  void open_ledger(const HelloRequest& request);
+  void serve_recovery(UnitRecord& unit, TimePoint now);
+  void assign_donor(UnitRecord& unit, Relay& relay, TimePoint now);
+  void expire_relays(TimePoint now);
+  void lease_validation(TimePoint now);
+  void absorb_validation(const UnitRecord& unit, const ValidationReport& report, TimePoint now);
+  void assign_validation(TimePoint now);
+  void finish_if_done(TimePoint now);
+  [[nodiscard]] RunPhase phase() const;
+  [[nodiscard]] UnitStatus unit_status(const std::string& name, const UnitRecord& unit, TimePoint now) const;
+  [[nodiscard]] std::string unit_phase(const UnitRecord& unit, TimePoint now) const;
+  [[nodiscard]] StatusDocument status(TimePoint now) const;
+
+  SyncerConfig config;
+  std::int64_t epoch;
+  SyncerState durable;          // sums and facts; units and ledger are filled in by state()
+  UnitTable units;
+  RoundClock clock;
+  FragmentOwner owner;
+  std::optional<DataLedger> ledger;
+  std::vector<double> shares;   // of the elements, by fragment
+  std::string layout_digest;
+  std::string seeder;
+  std::map<std::string, Relay> relays;  // by newcomer
+  std::int64_t relay_count = 0;
+  std::optional<Validation> validation;
+  GlobalStep validations_leased_to;     // newest version that a validation was planned for
+  TimePoint finishing_since{};
+  std::deque<CommitRecord> records;     // newest last, at most kRecords
+  std::vector<Effect> effects;
+  std::int64_t news_count = 0;
+  TimePoint last_tick{};
+  TimePoint retry_merge_at{};
+  bool final_asked = false, model_asked = false;  // one effect each, carried out once
+  GlobalStep last_checkpoint;
+  double loss = kNoValue;
+  std::map<std::string, StatusDocument::Condition> conditions;
+
+  static constexpr std::size_t kRecords = 4096;
+};
+
+}  // namespace archipelago::diloco
