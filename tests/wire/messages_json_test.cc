@@ -1,0 +1,131 @@
+#include "common/wire/messages_json.h"
+
+#include <string>
+
+#include <catch2/catch.hpp>
+
+using namespace archipelago;
+using namespace archipelago::diloco;
+
+namespace {
+const UnitKey kWho{"us-east-0", Incarnation(3), "0123456789abcdef0123456789abcdef"};
+
+ProgressReport report() {
+  ProgressReport m;
+  m.who = kWho;
+  m.news = 77;
+  m.phase = LearnerPhase::kStepping;
+  m.local_step = LocalStep(1234);
+  m.step_seconds = 0.25;
+  m.tokens = 5'000'000'000;
+  m.seconds_in_steps = 300.5;
+  m.loss = 2.125;
+  m.contributes = {{GlobalStep(7), 1}, {GlobalStep(8), 2}};
+  m.declines = {GlobalStep(9)};
+  m.consumed = {{12, 256}, {13, 40}};
+  m.holds_all = true;
+  m.applied = GlobalStep(6);
+  m.validation = ValidationReport{GlobalStep(5), 2.5, 1000, false};
+  return m;
+}
+}  // namespace
+
+TEST_CASE("progress reports survive their JSON form") {
+  const auto back = wire::parse_progress(wire::encode(report()));
+  REQUIRE(back);
+  CHECK(back->who == kWho);
+  CHECK(back->tokens == 5'000'000'000);
+  CHECK(back->contributes == report().contributes);
+  CHECK(back->declines == report().declines);
+  CHECK(back->consumed == report().consumed);
+  CHECK(back->loss == 2.125);
+  CHECK(back->validation->loss == 2.5);
+}
+
+TEST_CASE("a loss that is not finite is left out, and reads back as no value") {
+  auto m = report();
+  m.loss = kNoValue;
+  const auto back = wire::parse_progress(wire::encode(m));
+  REQUIRE(back);
+  CHECK(std::isnan(back->loss));
+}
+
+TEST_CASE("replies survive their JSON form") {
+  HelloReply m;
+  m.run_id = "run";
+  m.seed = true;
+  m.progress.epoch = 4;
+  m.progress.news = (4LL << 32) + 9;
+  m.progress.phase = RunPhase::kRunning;
+  m.progress.committed = GlobalStep(41);
+  m.progress.rounds = {{GlobalStep(42), 18, GlobalStep(18), true},
+                       {GlobalStep(43), kNoFragment, kNoVersion, false}};
+  m.progress.outcomes = {{GlobalStep(41), true}};
+  m.progress.versions = {GlobalStep(24), GlobalStep(1)};
+  m.progress.leases = {{5, 10, 256}};
+  m.progress.validate = GlobalStep(50);
+  m.progress.donate = RecoveryTask{"e4-1", "eu-west-1"};
+  const auto back = wire::parse_hello_reply(wire::encode(m));
+  REQUIRE(back);
+  CHECK(back->seed);
+  CHECK(back->progress.rounds == m.progress.rounds);
+  CHECK(back->progress.versions == m.progress.versions);
+  CHECK(back->progress.leases == m.progress.leases);
+  CHECK(back->progress.validate == m.progress.validate);
+  CHECK(back->progress.donate->peer == "eu-west-1");
+  CHECK_FALSE(back->progress.recover.has_value());
+}
+
+TEST_CASE("the durable state survives its JSON form") {
+  SyncerState s;
+  s.epoch = 3;
+  s.committed = GlobalStep(99);
+  s.seeded = true;
+  s.layout_digest = std::string(64, 'a');
+  s.dataset_sequences = 1000;
+  auto& id = s.units["a-0"];
+  id.incarnation = Incarnation(2);
+  id.session = kWho.session;
+  id.current.tokens = 500;
+  s.ledger.emplace();
+  s.ledger->next_block = 9;
+  s.ledger->held.push_back({"a-0", Incarnation(2), 8, 30});
+  s.merged_tokens = 0.1 + 0.2;
+  const auto back = wire::parse_state(wire::encode(s));
+  REQUIRE(back);
+  CHECK(back->units.at("a-0").current.tokens == 500);
+  CHECK(back->ledger == s.ledger);
+  CHECK(back->merged_tokens == s.merged_tokens);  // shortest round-trip digits: the same bits
+}
+
+TEST_CASE("what a peer may get wrong is named and never ends the process") {
+  const auto good = wire::encode(report());
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    const auto at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    return text.replace(at, from.size(), to);
+  };
+  const auto message = [](const std::string& text) {
+    const auto parsed = wire::parse_progress(text);
+    return parsed ? std::string("accepted") : parsed.error().message;
+  };
+  CHECK(message(with("us-east-0", "../../etc")).find("unit") != std::string::npos);
+  CHECK(message(with("us-east-0", "")).find("unit") != std::string::npos);
+  CHECK(message(with("\"localStep\":1234", "\"localStep\":-1")).find("localStep") !=
+        std::string::npos);
+  CHECK(message(with("\"localStep\":1234", "\"localStep\":1.5")).find("localStep") !=
+        std::string::npos);
+  CHECK(message(with("\"tokens\":5000000000", "\"tokens\":18446744073709551615")).find("tokens") !=
+        std::string::npos);
+  CHECK(message(with("\"loss\":2.125", "\"loss\":1e999")) != "accepted");
+  CHECK(message(with("\"stepping\"", "\"dancing\"")).find("phase") != std::string::npos);
+  CHECK(message(with("[12,256]", "[12,257]")).find("consumed") != std::string::npos);
+  CHECK(message(with("[12,256]", "[-12,256]")).find("consumed") != std::string::npos);
+  CHECK(message(std::string(200'000, '[')).find("larger") == std::string::npos);
+  CHECK(message("{\"a\":" + std::string(30'000, '[')) == "message: nested deeper than 16");
+  CHECK(message("[]") == "message: must be a JSON object");
+  CHECK(message("{") == "message: not valid JSON");
+  CHECK(wire::parse_progress(std::string(wire::kMaxMessageBytes + 1, ' ')).error().kind ==
+        ErrorKind::kTooLarge);
+}
