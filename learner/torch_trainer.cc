@@ -1,6 +1,7 @@
 #include "learner/torch_trainer.h"
 
 #include <ATen/Parallel.h>
+#include <malloc.h>
 
 #include <cmath>
 #include <cstring>
@@ -214,6 +215,13 @@ void set_torch_threads(int threads) {
   ARCH_CHECK(threads >= 1, << threads);
   at::set_num_threads(threads);
   at::set_num_interop_threads(1);
+}
+
+void tune_allocator() {
+#ifdef M_MMAP_THRESHOLD
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
 }
 
 Result<std::unique_ptr<Trainer>> make_torch_trainer(const config::ModelSpec& model, const config::InnerSpec& inner) {

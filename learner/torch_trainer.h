@@ -13,6 +13,9 @@ namespace archipelago::learner {
 // Threads of one process's tensor work. Call once, first thing, before any other use of libtorch.
 void set_torch_threads(int threads);
 
+// Keeps freed activations mapped: without it each step pays page faults for buffers of several MB. Call before training.
+void tune_allocator();
+
 // kInvalid when the model's sizes don't fit each other; kInternal carries libtorch's own text.
 [[nodiscard]] Result<std::unique_ptr<Trainer>> make_torch_trainer(const config::ModelSpec& model,
                                                                   const config::InnerSpec& inner);
