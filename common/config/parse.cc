@@ -117,7 +117,7 @@ Parsed<DecoupledTraining> parse_training(std::string_view text, const std::vecto
   return training;
 }
 
-Parsed<DecoupledTraining> parse_training(const Json& object) {
+Parsed<DecoupledTraining> parse_training_object(const Json& object) {
   if (const Status good = check_value(object); !good) return tl::unexpected(one_error(good.error()));
   return read_training(object);
 }

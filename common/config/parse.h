@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -28,7 +29,13 @@ using Parsed = tl::expected<T, std::vector<FieldError>>;
 [[nodiscard]] Parsed<DecoupledTraining> parse_training(std::string_view text,
                                                        const std::vector<std::string>& sets = {});
 // As stored: metadata's and status' fields of Kubernetes are tolerated; spec is as strict as text.
-[[nodiscard]] Parsed<DecoupledTraining> parse_training(const nlohmann::json& object);
+[[nodiscard]] Parsed<DecoupledTraining> parse_training_object(const nlohmann::json& object);
+// The same under one name; only for JSON values proper, because text converts to one in silence.
+template <class Json>
+  requires std::is_same_v<Json, nlohmann::json>
+[[nodiscard]] Parsed<DecoupledTraining> parse_training(const Json& object) {
+  return parse_training_object(object);
+}
 
 // The fully resolved resource; parse_training(to_json(x)) == x.
 [[nodiscard]] nlohmann::json to_json(const DecoupledTraining& training);

@@ -73,16 +73,36 @@ Json plain_scalar(const std::string& text) {
   return text;
 }
 
+// yaml-cpp takes a quote that is never closed and swallows the rest of the text. True when nothing at the position is
+// quoted, or the quote ends.
+bool closed_quote(std::string_view text, int position) {
+  if (position < 0 || static_cast<std::size_t>(position) >= text.size()) return true;
+  const char quote = text[static_cast<std::size_t>(position)];
+  if (quote != '\'' && quote != '"') return true;
+  for (std::size_t i = static_cast<std::size_t>(position) + 1; i < text.size(); ++i) {
+    const bool escaped = quote == '"' ? text[i] == '\\' : text.substr(i, 2) == "''";
+    if (escaped) {
+      ++i;
+    } else if (text[i] == quote) {
+      return true;
+    }
+  }
+  return false;
+}
+
 struct Stop final : std::exception {};  // a limit was passed; the builder has the error
 
 class Handler final : public YAML::EventHandler {
  public:
-  explicit Handler(DocumentBuilder& builder) : builder_(builder) {}
+  Handler(std::string_view text, DocumentBuilder& builder) : text_(text), builder_(builder) {}
 
   void OnDocumentStart(const YAML::Mark& /*mark*/) override {}
   void OnDocumentEnd() override {}
 
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { scalar(mark, "", anchor, ""); }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    if (builder_.expects_key()) stop("an empty key", mark);
+    scalar(mark, "", anchor, "");
+  }
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& text) override {
@@ -130,6 +150,7 @@ class Handler final : public YAML::EventHandler {
   }
 
   void scalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& text) {
+    if (tag != "?" && !closed_quote(text_, mark.pos)) stop("a quote is never closed", mark);
     if (builder_.expects_key()) {
       if (text == "<<" && tag == "?") stop("merge keys (<<) are not supported", mark);
       if (anchor != 0) stop("a key can't have an anchor", mark);
@@ -147,7 +168,7 @@ class Handler final : public YAML::EventHandler {
   }
 
   void start(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Json container) {
-    if (builder_.expects_key()) stop("a key must be a plain word", mark);
+    if (builder_.expects_key()) stop("a list or object can't be a key; a bracket may never be closed", mark);
     if (tag != "?" && !tag.empty()) stop("tag " + show_text(tag) + " is not supported", mark);
     open_.push_back({anchor, nodes_++, 0});
     ++depth_;
@@ -167,6 +188,7 @@ class Handler final : public YAML::EventHandler {
     if (!open_.empty() && open_.back().deepest < levels) open_.back().deepest = levels;
   }
 
+  std::string_view text_;
   DocumentBuilder& builder_;
   std::map<YAML::anchor_t, Anchored> anchors_;  // bounded by kMaxNodes
   std::vector<Open> open_;
@@ -196,7 +218,7 @@ std::optional<FieldError> run(std::string_view text, DocumentBuilder& builder) {
   try {
     std::istringstream in{std::string(text)};
     YAML::Parser parser(in);
-    Handler handler(builder);
+    Handler handler(text, builder);
     if (!parser.HandleNextDocument(handler)) return FieldError{"", "", "", "", "the document is empty", 0};
     IgnoreAll none;
     try {
@@ -222,6 +244,7 @@ tl::expected<YamlDocument, std::vector<FieldError>> parse_yaml_text(std::string_
   if (bracket_depth(text) > 1000) {
     return tl::unexpected(std::vector<FieldError>{{"", "", "", "", "brackets are nested deeper than 1000 levels", 0}});
   }
+  if (text.substr(0, 3) == "\xEF\xBB\xBF") text.remove_prefix(3);  // or every mark would be off by it
   DocumentBuilder builder;
   const auto syntax = run(text, builder);
   std::vector<FieldError> errors = builder.take_errors();
