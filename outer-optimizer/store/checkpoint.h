@@ -30,7 +30,8 @@ struct CheckpointInfo {
   std::string run_id;
   GlobalStep step;
   std::int64_t epoch = 0;
-  std::uint64_t journal_generation = 0;  // replay from here
+  std::uint64_t journal_generation = 1;  // replay from here
+  std::uint64_t journal_sequence = 1;    // and its first record is this one
   diloco::Layout layout;
   Assets assets;
   std::string core_state;
@@ -83,6 +84,10 @@ class CheckpointWriter {
 // The tensors, straight into the store's arrays; checks sizes and checksums.
 [[nodiscard]] Status read_checkpoint_tensors(const std::filesystem::path& folder, const CheckpointInfo& info,
                                              FragmentStore& store);
+// After a crash while a checkpoint was being replaced by one of the same step: the old one is put back.
+[[nodiscard]] Status restore_replaced(FileOps& ops, const std::filesystem::path& folder);
+// Sets a corrupt checkpoint aside; prune_checkpoints() removes it once newer ones exist.
+[[nodiscard]] Status set_aside(FileOps& ops, const std::filesystem::path& folder, GlobalStep step);
 // Removes all but the newest `keep` (and multiples of keep_every, when > 0), and leftovers of crashed writers. The newest
 // always stays.
 [[nodiscard]] Status prune_checkpoints(FileOps& ops, const std::filesystem::path& folder, std::int64_t keep,

@@ -76,7 +76,8 @@ class FragmentStore {
   // kRefused: non-finite.
   [[nodiscard]] Status set(FragmentId p, GlobalStep version, std::span<const float> master,
                            std::span<const float> momentum, std::span<const float> published);
-  // In place, for reading a checkpoint without a copy: the three arrays of p. After filling them call adopt().
+  // In place, for reading a checkpoint without a copy: the three arrays of p. After filling them call adopt(). Both, and
+  // set(), only before anything of p has been published.
   struct Arrays {
     std::span<float> master, momentum, published;
   };
@@ -126,8 +127,10 @@ class FragmentStore {
   [[nodiscard]] Part& part(FragmentId p) { return parts_[static_cast<std::size_t>(p.value)]; }
   [[nodiscard]] const Part& part(FragmentId p) const { return parts_[static_cast<std::size_t>(p.value)]; }
   void merge_tensor(const diloco::FragmentTensor& tensor, const TensorPlan& plan, std::span<const MergeInput> members);
-  [[nodiscard]] std::shared_ptr<Buffer> take_spare(std::size_t bytes);
+  std::uint64_t publish(FragmentId p, GlobalStep version, codec::Codec codec, std::shared_ptr<Buffer> encoded,
+                        std::shared_ptr<Buffer> next, std::string meta);
   void trim_history();
+  void drop_history(Part& of);  // with mutex_ held, like trim_history
 
   std::vector<diloco::MergeClass> classes_;  // by tensor of the layout
   diloco::Fragmentation fragmentation_;
@@ -136,7 +139,7 @@ class FragmentStore {
   Buffer gradient_;                  // of the largest fragment
   FragmentId gradient_of_{-1};
   std::vector<float> scale_;         // of each tensor of the prepared fragment
-  std::shared_ptr<Buffer> spare_;    // the next published copy; capacity of the largest fragment
+  std::shared_ptr<BufferPool> buffers_ = std::make_shared<BufferPool>();  // published copies
 
   mutable std::mutex mutex_;         // versions, published pointers, deltas: what frame() reads
   std::vector<Part> parts_;

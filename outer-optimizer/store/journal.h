@@ -49,11 +49,17 @@ class Journal {
  public:
   static constexpr std::uint64_t kMaxHead = 64ULL << 20;
 
-  // Replays every record of generations >= `from`, in order, then opens the newest file for appending after the last
-  // whole record. A file whose records are damaged in the middle is left as it is: records behind the damage are not
-  // replayed, and appending goes on in a new generation. `preallocate`: bytes reserved for a new file.
+  // Where a checkpoint's journal begins; the default is that of a run without a checkpoint.
+  struct Start {
+    std::uint64_t generation = 1;
+    std::uint64_t sequence = 1;
+    bool must_exist = false;
+  };
+  // Replays every record from `from` on, in order, then opens the newest file for appending after the last whole record.
+  // A file whose records are damaged in the middle is left as it is: records behind the damage are not replayed, and
+  // appending goes on in a new generation. `preallocate`: bytes reserved for a new file.
   [[nodiscard]] static Result<std::unique_ptr<Journal>> open(
-      FileOps& ops, const std::filesystem::path& folder, std::uint64_t from, std::uint64_t preallocate,
+      FileOps& ops, const std::filesystem::path& folder, const Start& from, std::uint64_t preallocate,
       const std::function<Status(const JournalRecord&)>& replay, JournalReplay* report);
 
   // Writes and syncs one record. kNoSpace: nothing changed, try again when there is room. Other errors: the medium
@@ -66,8 +72,10 @@ class Journal {
   // on being used.
   [[nodiscard]] Status rotate();
   // Deletes the files of generations below `generation`, once a checkpoint has made them superfluous.
-  [[nodiscard]] Status free_below(std::uint64_t generation);
+  [[nodiscard]] static Status free_below(FileOps& ops, const std::filesystem::path& folder, std::uint64_t generation);
+  void set_preallocate(std::uint64_t bytes) { preallocate_ = bytes; }  // of the next file
   [[nodiscard]] std::uint64_t generation() const { return generation_; }
+  [[nodiscard]] std::uint64_t next_sequence() const { return next_sequence_; }
   [[nodiscard]] std::uint64_t used_bytes() const { return end_; }
   [[nodiscard]] std::uint64_t allocated_bytes() const { return allocated_; }
 
