@@ -262,20 +262,27 @@ void AccumulateInt4(const std::byte* in, size_t n, float weight, float* inout) {
 // Elements in [0, n) that whole vectors cover.
 HWY_INLINE size_t Covered(size_t n) { return n - n % hn::Lanes(DF()); }
 
-bool EncodeFp32(const float* in, size_t n, std::byte* out) {
-  const size_t N = hn::Lanes(DF());
-  const size_t covered = Covered(n);
+// Neither pointer need be aligned, so only vector loads and stores touch them. Says whether all
+// were finite.
+HWY_INLINE bool CopyVectors(const float* in, size_t covered, float* out) {
+  const DF d;
   auto max = hn::Zero(DI());
-  for (size_t i = 0; i < covered; i += N) {
+  for (size_t i = 0; i < covered; i += hn::Lanes(d)) {
     max = hn::Max(max, Magnitudes(in + i));
-    hn::StoreU(hn::LoadU(DF(), in + i), DF(), reinterpret_cast<float*>(out) + i);
+    hn::StoreU(hn::LoadU(d, in + i), d, out + i);
   }
-  const bool finite =
-      hn::AllTrue(DI(), hn::Lt(max, hn::Set(DI(), static_cast<int32_t>(kInfinityBits))));
+  return hn::AllTrue(DI(), hn::Lt(max, hn::Set(DI(), static_cast<int32_t>(kInfinityBits))));
+}
+
+bool EncodeFp32(const float* in, size_t n, std::byte* out) {
+  const size_t covered = Covered(n);
+  const bool finite = CopyVectors(in, covered, reinterpret_cast<float*>(out));
   return reference::encode_fp32(in + covered, n - covered, out + 4 * covered) && finite;
 }
 bool DecodeFp32(const std::byte* in, size_t n, float* out) {
-  return EncodeFp32(Floats(in), n, reinterpret_cast<std::byte*>(out));
+  const size_t covered = Covered(n);
+  const bool finite = CopyVectors(Floats(in), covered, out);
+  return reference::decode_fp32(in + 4 * covered, n - covered, out + covered) && finite;
 }
 void AccumulateFp32(const std::byte* in, size_t n, float weight, float* inout) {
   const DF d;
