@@ -121,6 +121,7 @@ class Launch {
     out_.folders.push_back(folder_);
     read_termination_log();
     ARCH_TRY_VOID(read_volumes());
+    localize_files();
     ARCH_TRY_VOID(read_env());
     read_command();
     out_.startup = read_probe(*container_, "startupProbe", context_.pod_ip);
@@ -140,9 +141,11 @@ class Launch {
   Result<fs::path> volume_folder(const std::string& name) {
     for (const auto& volume : at(pod_, {"spec", "volumes"})) {
       if (string_at(volume, {"name"}) != name) continue;
+      shared_ = true;
       if (const json& claim = at(volume, {"persistentVolumeClaim"}); claim.is_object())
         return context_.run_dir / "volumes" / string_at(claim, {"claimName"});
       if (const json& path = at(volume, {"hostPath"}); path.is_object()) return fs::path(string_at(path, {"path"}));
+      shared_ = false;
       const fs::path folder = folder_ / "volumes" / name;
       if (const json& map = at(volume, {"configMap"}); map.is_object()) {
         ARCH_TRY(const json data, context_.config_map(string_at(map, {"name"})));
@@ -163,8 +166,14 @@ class Launch {
       const std::string sub = string_at(mount, {"subPath"});
       const std::string inside = string_at(mount, {"mountPath"});
       mounts_[inside] = (sub.empty() ? folder : folder / sub).string();
+      if (shared_) shared_mounts_[inside] = mounts_[inside];
     }
     return {};
+  }
+
+  // A ConfigMap may name files of a volume (the spec names its data); other paths in it are this machine's.
+  void localize_files() {
+    for (auto& [file, content] : out_.files) content = rewrite_paths(content, shared_mounts_);
   }
 
   std::string localize(const std::string& text) const {
@@ -209,6 +218,8 @@ class Launch {
   const fs::path folder_;
   const json* container_ = nullptr;
   std::map<std::string, std::string> mounts_;
+  std::map<std::string, std::string> shared_mounts_;  // of claims and host paths
+  bool shared_ = false;                               // the volume last looked at is one
   PodLaunch out_;
 };
 

@@ -19,7 +19,7 @@ LaunchContext context() {
   c.pod_ip = "127.77.3.5";
   c.addresses = dns_names("islands-outer", "default", "127.77.3.1");
   c.config_map = [](const std::string& name) -> Result<json> {
-    if (name == "islands-spec") return json{{"spec.json", "{}"}};
+    if (name == "islands-spec") return json{{"spec.json", R"({"a": "/var/lib/archipelago/x", "b": "/tmp/y"})"}};
     return fail(ErrorKind::kNotFound, "configmap \"" + name + "\" not found");
   };
   c.base_env = {{"PATH", "/bin"}};
@@ -64,6 +64,7 @@ TEST_CASE("a pod becomes a process: names, folders, addresses, limits") {
   CHECK(launch->env.at("PATH") == "/bin");
   REQUIRE(launch->files.size() == 1);
   CHECK(launch->files[0].first == "/run/dir/pods/islands-us-east-0-i2/volumes/spec/spec.json");
+  CHECK(launch->files[0].second == R"({"a": "/run/dir/volumes/islands-outer-1234abcd/x", "b": "/tmp/y"})");
   CHECK(launch->cpu_limit == 1.5);
   CHECK(launch->memory_limit == std::int64_t{2} << 30);
   CHECK(launch->grace == seconds(7));
