@@ -223,13 +223,20 @@ void FragmentOwner::merge_failed(GlobalStep t) {
   if (merging_ && merging_->t == t) merging_.reset();
 }
 
-SyncerCore::CommitRecord FragmentOwner::committed(GlobalStep t) {
-  SyncerCore::CommitRecord record;
+CommitRecord record_of(const StartMerge& merge) {
+  CommitRecord record;
+  record.t = merge.t;
+  record.fragment = merge.fragment;
+  for (const auto& member : merge.members) record.members.push_back(member.key);
+  record.excluded = merge.excluded;
+  return record;
+}
+
+CommitRecord FragmentOwner::committed(GlobalStep t) {
+  CommitRecord record;
   record.t = t;
   if (merging_ && merging_->t == t) {
-    record.fragment = merging_->fragment;
-    for (const auto& member : merging_->members) record.members.push_back(member.key);
-    record.excluded = merging_->excluded;
+    record = record_of(*merging_);
     merging_.reset();
   }
   entries_.erase(entries_.begin(), entries_.upper_bound(t));

@@ -12,6 +12,8 @@
 
 namespace archipelago::diloco {
 
+[[nodiscard]] CommitRecord record_of(const StartMerge& merge);
+
 class FragmentOwner {
  public:
   explicit FragmentOwner(const SyncerConfig& config) : config_(&config) {}
@@ -37,7 +39,7 @@ class FragmentOwner {
   [[nodiscard]] std::optional<StartMerge> start_merge(GlobalStep committed, const UnitTable& units);
   void merge_failed(GlobalStep t);
   // Returns the record of the committed round; its uploads are forgotten.
-  SyncerCore::CommitRecord committed(GlobalStep t);
+  CommitRecord committed(GlobalStep t);
 
   [[nodiscard]] double throughput(const std::string& unit) const;  // bytes/s; 0 = unmeasured
   [[nodiscard]] const StartMerge* merging() const { return merging_ ? &*merging_ : nullptr; }

@@ -355,6 +355,8 @@ void LearnerCore::on_reply(const ProgressReply& reply, TimePoint) {
       if (snapshot.state == State::kReceipted && snapshot.order.fragment != kNoFragment && t > reply.committed &&
           snapshot.holds_buffer)
         snapshot.state = State::kTaken;  // receipts are not durable: send it again
+    attempts_.clear();
+    for (const auto& [t, snapshot] : snapshots_) attempts_[t] = snapshot.order.attempt;
     validation_.reset();
     recovery_failed_.clear();
   }
@@ -369,6 +371,7 @@ void LearnerCore::on_reply(const ProgressReply& reply, TimePoint) {
   donate_ = reply.donate;
   recover_ = recovered_ ? std::nullopt : reply.recover;
   fresh_start_ = reply.fresh_start;
+  seed_ = reply.seed;
   adopt_outcomes(reply);
   adopt_leases(reply);
 }

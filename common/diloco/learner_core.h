@@ -103,6 +103,7 @@ class LearnerCore {
   [[nodiscard]] bool fresh_start_allowed() const;
   void recovery_failed(const std::string& id);
 
+  [[nodiscard]] bool asked_to_seed() const { return seed_; }  // upload every fragment as a keyframe of version 0
   [[nodiscard]] bool needs_report() const;                    // something new since the last report()
   [[nodiscard]] LearnerPhase phase() const { return phase_; }
   [[nodiscard]] RunPhase run_phase() const { return run_phase_; }
@@ -176,7 +177,7 @@ class LearnerCore {
   std::int64_t ramp_left_ = 0;
   std::optional<RecoveryTask> recover_, donate_;
   std::string donated_, recovery_failed_;
-  bool fresh_start_ = false;
+  bool fresh_start_ = false, seed_ = false;
   std::optional<GlobalStep> validate_;
   GlobalStep validated_{-1};                    // newest version evaluated or declined
   std::optional<ValidationReport> validation_;

@@ -103,6 +103,7 @@ struct ProgressReply {
   std::vector<Outcome> outcomes;      // of every reported contribution that is committed
   std::vector<GlobalStep> versions;   // newest published of each fragment; empty before the seed
   std::vector<Lease> leases;          // every block part that this incarnation holds and has not reported as consumed
+  bool seed = false;                  // initialise and upload every fragment as a keyframe of version 0
   std::optional<GlobalStep> validate; // evaluate the bases at this version
   std::optional<RecoveryTask> donate;   // copy the inner state at a boundary and PUT it there
   std::optional<RecoveryTask> recover;  // GET the inner state there
@@ -113,7 +114,6 @@ struct ProgressReply {
 struct HelloReply {
   std::string run_id;
   bool layout_needed = false;         // PUT /v1/layout/{digest} first, then hello again
-  bool seed = false;                  // initialise and upload every fragment as a keyframe of version 0
   ProgressReply progress;
 };
 
@@ -128,6 +128,13 @@ struct UploadKey {
   GlobalStep t;
   std::int32_t attempt = 1;
   friend bool operator==(const UploadKey&, const UploadKey&) = default;
+};
+
+// What became of the contributions to a committed step.
+struct CommitRecord {
+  GlobalStep t;
+  std::int32_t fragment = kNoFragment;
+  std::vector<UploadKey> members, excluded;
 };
 
 // A complete, validated upload, stored encoded by the daemon under its key.

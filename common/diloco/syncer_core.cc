@@ -65,6 +65,8 @@ void SyncerState::merge_newer(const SyncerState& other) {
     if (!added) merge_identity(it->second, identity);
   }
   merge_ledger(ledger, other.ledger);
+  for (const auto& [t, record] : other.recent) recent.insert_or_assign(t, record);
+  while (recent.size() > kRecent) recent.erase(recent.begin());
   merged_tokens = std::max(merged_tokens, other.merged_tokens);
   rounds = std::max(rounds, other.rounds);
   participants = std::max(participants, other.participants);
@@ -94,6 +96,11 @@ SyncerCore::Impl::Impl(SyncerConfig c, std::int64_t epoch_number, std::optional<
     unit.last_heard = now;
     units.all().emplace(name, std::move(unit));
   }
+  for (auto& [t, record] : durable.recent) {
+    if (!records.empty() && records.back().t.next() != t) records.clear();  // a gap: only what follows is known
+    records.push_back(record);
+  }
+  durable.recent.clear();
   if (durable.ledger && durable.dataset_sequences > 0) {
     auto made = DataLedger::create(config.data_seed, durable.dataset_sequences, 64);
     if (made && made->restart(*durable.ledger, durable.ledger->reserved)) ledger = std::move(*made);
@@ -220,7 +227,6 @@ Result<HelloReply> SyncerCore::hello(const HelloRequest& request, TimePoint now)
   unit.last_heard = now;
   unit.last.who = request.who;
   impl_->choose_seeder(now);
-  reply.seed = !impl_->durable.seeded && impl_->seeder == request.who.unit;
   impl_->lease_blocks(unit);
   impl_->advance(now);
   reply.progress = impl_->reply_for(unit);
@@ -347,7 +353,7 @@ void SyncerCore::merge_failed(GlobalStep t, TimePoint now) {
   impl_->retry_merge_at = now + std::chrono::seconds(1);
 }
 
-const SyncerCore::CommitRecord* SyncerCore::commit_record(GlobalStep t) const {
+const CommitRecord* SyncerCore::commit_record(GlobalStep t) const {
   const auto& records = impl_->records;
   if (records.empty() || t < records.front().t || t > records.back().t) return nullptr;
   return &records[static_cast<std::size_t>(t.value - records.front().t.value)];
@@ -380,6 +386,8 @@ void SyncerCore::Impl::start_next_merge() {
   if (!merge) return;
   merge->state = state();
   merge->state.committed = merge->t;
+  merge->state.recent.clear();
+  merge->state.recent.emplace(merge->t, record_of(*merge));
   // The state as it will be once committed: sums included, so that a restart counts this round.
   if (merge->fragment != kNoFragment) {
     ++merge->state.rounds;
@@ -415,6 +423,9 @@ SyncerState SyncerCore::Impl::state() const {
   out.layout_digest = layout_digest;
   for (const auto& [name, unit] : units.all()) out.units[name] = unit.id;
   if (ledger) out.ledger = ledger->snapshot();
+  // Older ones stand in their own journal records.
+  const std::size_t first = records.size() > kPersistedRecords ? records.size() - kPersistedRecords : 0;
+  for (std::size_t i = first; i < records.size(); ++i) out.recent.emplace(records[i].t, records[i]);
   return out;
 }
 

@@ -69,6 +69,8 @@ struct SyncerState {
   std::string dataset_digest;
   std::map<std::string, Identity> units;
   std::optional<LedgerSnapshot> ledger;
+  std::map<GlobalStep, CommitRecord> recent;  // the newest commits, at most kRecent: senders ask what became of them
+  static constexpr std::size_t kRecent = 256;
   double merged_tokens = 0;
   std::int64_t rounds = 0, participants = 0, bytes_up = 0, bytes_down = 0;
   double validation_loss = kNoValue;
@@ -143,11 +145,6 @@ class SyncerCore {
   [[nodiscard]] StatusDocument status(TimePoint now) const;
   [[nodiscard]] bool finished() const;
   // Members of committed step t while remembered (for frame headers and metrics).
-  struct CommitRecord {
-    GlobalStep t;
-    std::int32_t fragment = kNoFragment;
-    std::vector<UploadKey> members, excluded;
-  };
   [[nodiscard]] const CommitRecord* commit_record(GlobalStep t) const;
 
   struct Impl;

@@ -89,6 +89,7 @@ struct SyncerCore::Impl {
   std::map<std::string, StatusDocument::Condition> conditions;
 
   static constexpr std::size_t kRecords = 4096;
+  static constexpr std::size_t kPersistedRecords = 8;
 };
 
 }  // namespace archipelago::diloco

@@ -54,10 +54,14 @@ ProgressReply SyncerCore::Impl::reply_for(const UnitRecord& unit) const {
   reply.news = news_of(unit);
   reply.phase = phase();
   reply.committed = clock.committed();
-  for (const auto& round : clock.rounds()) reply.rounds.push_back({round.t, round.fragment, round.base, round.open});
+  // A unit has at most one upload in a round: where one is complete, even of a fenced incarnation, it is closed to it.
+  for (const auto& round : clock.rounds())
+    reply.rounds.push_back(
+        {round.t, round.fragment, round.base, round.open && !round.complete.contains(unit.last.who.unit)});
   reply.outcomes = outcomes_for(unit);
   reply.versions = versions();
   if (ledger) reply.leases = ledger->held_by(unit.last.who.unit, unit.id.incarnation);
+  reply.seed = !durable.seeded && seeder == unit.last.who.unit;
   if (validation && validation->unit == unit.last.who.unit) reply.validate = validation->version;
   const auto own = relays.find(unit.last.who.unit);
   if (own != relays.end() && !own->second.donor.empty())
@@ -121,13 +125,17 @@ void SyncerCore::Impl::serve_recovery(UnitRecord& unit, TimePoint now) {
     unit.wants_state_since = now;
     return;
   }
-  // Before the first commit nobody's moments are worth a transfer.
-  if (clock.committed() == GlobalStep(0)) return;
+  // Before the first commit nobody's moments are worth a transfer: the reply says fresh_start.
+  if (clock.committed() == GlobalStep(0)) {
+    ++unit.own_news;
+    return;
+  }
   const double patience = config.recovery_timeout > Duration{}
                               ? to_seconds(config.recovery_timeout)
                               : std::max(60.0, config.interval * units.step_seconds(now));
   if (to_seconds(now - unit.wants_state_since) > patience) {
-    if (relays.erase(name) > 0) ++unit.own_news;
+    relays.erase(name);
+    ++unit.own_news;
     return;
   }
   const auto it = relays.find(name);

@@ -7,6 +7,9 @@ namespace archipelago::diloco {
 
 Status UnitTable::admit(const std::string& name, const UnitRecord& unit, const UnitKey& who) const {
   if (who.incarnation == unit.id.incarnation && who.session == unit.id.session) return {};
+  if (who.incarnation > unit.id.incarnation)
+    return fail(ErrorKind::kNotFound, "unit " + name + ": incarnation " + std::to_string(who.incarnation.value) +
+                                          " has not said hello");
   return fail(ErrorKind::kFenced, "unit " + name + " lives as incarnation " +
                                       std::to_string(unit.id.incarnation.value) + ", given " +
                                       std::to_string(who.incarnation.value) +

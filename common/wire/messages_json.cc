@@ -114,6 +114,7 @@ Json reply_json(const ProgressReply& m) {
                {"committed", m.committed.value},
                {"versions", ids(m.versions)},
                {"freshStart", m.fresh_start},
+               {"seed", m.seed},
                {"heartbeatSeconds", m.heartbeat_seconds}};
   Json rounds = Json::array(), outcomes = Json::array(), leases = Json::array();
   for (const auto& r : m.rounds)
@@ -163,6 +164,7 @@ void read_reply(Fields& fields, ProgressReply& m) {
   fields.id("committed", m.committed, 0);
   read_ids(fields, "versions", 1 << 20, m.versions);
   fields.boolean("freshStart", m.fresh_start);
+  fields.boolean("seed", m.seed);
   fields.number("heartbeatSeconds", m.heartbeat_seconds, 0.001, 3600);
   read_rounds(fields, m);
   if (fields.find("validate", false) != nullptr) {
@@ -197,7 +199,6 @@ std::string encode(const HelloRequest& m) {
 std::string encode(const HelloReply& m) {
   return dump({{"runId", m.run_id},
                {"layoutNeeded", m.layout_needed},
-               {"seed", m.seed},
                {"progress", reply_json(m.progress)}});
 }
 
@@ -265,7 +266,6 @@ Result<HelloReply> parse_hello_reply(std::string_view text) {
   Fields fields(json, "hello reply");
   fields.text("runId", m.run_id, 128);
   fields.boolean("layoutNeeded", m.layout_needed);
-  fields.boolean("seed", m.seed);
   if (const Json* progress = fields.find("progress", true)) {
     Fields inner(*progress, "hello reply.progress");
     read_reply(inner, m.progress);

@@ -104,6 +104,44 @@ void read_ledger(Fields& fields, LedgerSnapshot& l) {
   read_open(fields, "orphans", l.orphans);
 }
 
+Json keys_json(const std::vector<UploadKey>& keys) {
+  Json out = Json::array();
+  for (const auto& k : keys)
+    out.push_back(Json::array({k.who.unit, k.who.incarnation.value, k.who.session, k.attempt}));
+  return out;
+}
+
+void read_keys(Fields& fields, const char* key, GlobalStep t, std::vector<UploadKey>& out) {
+  fields.list(key, 4096, [&](const Json& e) {
+    if (!e.is_array() || e.size() != 4 || !e[0].is_string() || !e[1].is_number_integer() || !e[2].is_string() ||
+        !e[3].is_number_integer())
+      return fields.set_error(std::string(key) + " must hold [unit, incarnation, session, attempt]");
+    out.push_back({{e[0].get<std::string>(), Incarnation(e[1].get<std::int64_t>()), e[2].get<std::string>()},
+                   t,
+                   e[3].get<std::int32_t>()});
+  });
+}
+
+Json recent_json(const std::map<GlobalStep, CommitRecord>& recent) {
+  Json out = Json::array();
+  for (const auto& [t, r] : recent)
+    out.push_back({{"t", t.value}, {"fragment", r.fragment}, {"members", keys_json(r.members)}, {"excluded", keys_json(r.excluded)}});
+  return out;
+}
+
+void read_recent(Fields& fields, std::map<GlobalStep, CommitRecord>& out) {
+  fields.list("recent", SyncerState::kRecent, [&](const Json& e) {
+    CommitRecord r;
+    Fields inner(e, fields.path("recent[]"));
+    inner.id("t", r.t, 1);
+    inner.integer("fragment", r.fragment, -1, 1 << 30);
+    read_keys(inner, "members", r.t, r.members);
+    read_keys(inner, "excluded", r.t, r.excluded);
+    fields.nested(inner);
+    out.insert_or_assign(r.t, std::move(r));
+  });
+}
+
 Json identity_json(const SyncerState::Identity& id) {
   return {{"incarnation", id.incarnation.value},
           {"session", id.session},
@@ -238,6 +276,7 @@ std::string encode(const SyncerState& s) {
   Json units = Json::object();
   for (const auto& [name, id] : s.units) units[name] = identity_json(id);
   json["units"] = std::move(units);
+  json["recent"] = recent_json(s.recent);
   if (s.ledger) json["ledger"] = ledger_json(*s.ledger);
   return dump(json);
 }
@@ -272,6 +311,7 @@ Result<SyncerState> parse_state(std::string_view text) {
         fields.nested(inner);
       }
   }
+  read_recent(fields, s.recent);
   if (const Json* ledger = fields.find("ledger", false)) {
     Fields inner(*ledger, "state.ledger");
     read_ledger(inner, s.ledger.emplace());

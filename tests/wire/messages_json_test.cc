@@ -53,7 +53,7 @@ TEST_CASE("a loss that is not finite is left out, and reads back as no value") {
 TEST_CASE("replies survive their JSON form") {
   HelloReply m;
   m.run_id = "run";
-  m.seed = true;
+  m.progress.seed = true;
   m.progress.epoch = 4;
   m.progress.news = (4LL << 32) + 9;
   m.progress.phase = RunPhase::kRunning;
@@ -67,7 +67,7 @@ TEST_CASE("replies survive their JSON form") {
   m.progress.donate = RecoveryTask{"e4-1", "eu-west-1"};
   const auto back = wire::parse_hello_reply(wire::encode(m));
   REQUIRE(back);
-  CHECK(back->seed);
+  CHECK(back->progress.seed);
   CHECK(back->progress.rounds == m.progress.rounds);
   CHECK(back->progress.versions == m.progress.versions);
   CHECK(back->progress.leases == m.progress.leases);
@@ -91,10 +91,13 @@ TEST_CASE("the durable state survives its JSON form") {
   s.ledger->next_block = 9;
   s.ledger->held.push_back({"a-0", Incarnation(2), 8, 30});
   s.merged_tokens = 0.1 + 0.2;
+  s.recent[GlobalStep(99)] = {GlobalStep(99), 3, {{kWho, GlobalStep(99), 2}}, {}};
   const auto back = wire::parse_state(wire::encode(s));
   REQUIRE(back);
   CHECK(back->units.at("a-0").current.tokens == 500);
   CHECK(back->ledger == s.ledger);
+  REQUIRE(back->recent.contains(GlobalStep(99)));
+  CHECK(back->recent.at(GlobalStep(99)).members == s.recent[GlobalStep(99)].members);
   CHECK(back->merged_tokens == s.merged_tokens);  // shortest round-trip digits: the same bits
 }
 

@@ -1,0 +1,130 @@
+#pragma once
+// The two parties of a world: a syncer process with its disk, and learner processes. Private to the simulator.
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "common/diloco/learner_core.h"
+#include "common/diloco/syncer_core.h"
+#include "simulator/queue.h"
+#include "simulator/world.h"
+
+namespace archipelago::simulator {
+
+using diloco::UnitKey;
+
+struct World;
+
+// What survives the syncer: exactly what its journal holds.
+struct Disk {
+  std::optional<diloco::SyncerState> state;
+  std::int64_t epoch = 0;
+  std::vector<double> master;                       // by fragment
+  std::map<std::pair<int, std::int64_t>, double> published;  // (fragment, version) -> value, for checks
+  std::map<std::int64_t, std::vector<diloco::UploadKey>> commits;  // t -> members
+  std::set<std::string> relays_ready;
+};
+
+struct SyncerProcess {
+  std::unique_ptr<diloco::SyncerCore> core;
+  std::map<std::string, double> stored;             // complete uploads: key text -> value
+  std::map<std::string, std::vector<diloco::BlockPosition>> consumed;  // their positions
+  struct Held {
+    UnitKey who;
+    std::int64_t seen = 0;
+    double until = 0;
+    std::function<void(diloco::ProgressReply)> answer;
+  };
+  std::vector<Held> held;
+  std::set<std::string> relays;                     // ids whose state arrived
+};
+
+struct LearnerProcess : std::enable_shared_from_this<LearnerProcess> {
+  LearnerProcess(World& w, int unit_index, std::int64_t incarnation);
+  void start();
+  void say_hello();
+  void pump();
+  void stop() { alive = false; }
+
+  World& world;
+  int unit;
+  UnitKey who;
+  diloco::LearnerCore core;
+  bool alive = true, exited = false;
+  double link_down_until = 0;
+  bool stepping = false;
+  int idle_laps = 0;
+  double uplink_free = 0;
+  bool report_due = true;
+  double last_report = -1e9;
+  std::vector<double> theta, base, buffer;
+  std::map<std::pair<int, std::int64_t>, double> arrived;
+  std::map<std::int64_t, double> upload_value;      // by t
+  std::int64_t trained_tokens = 0;
+  bool fetching_state = false, seeding = false;
+
+ private:
+  void on_reply(const diloco::ProgressReply& reply);
+  void send_report();
+  void start_upload();
+  void upload(const diloco::UploadOrder& order, double value);
+  void start_fetch();
+  void start_recovery();
+  void seed();
+  void begin_step();
+  void end_step(std::int64_t tokens, double took);
+  void carry_out(const diloco::BoundaryPlan& plan);
+  void exit_if_fenced(const Error& error);
+};
+
+struct World {
+  explicit World(const WorldConfig& c);
+  void start_syncer();
+  void kill_syncer();
+  void start_learner(int unit);
+  void inject(const Fault& fault);
+  void carry_out_effects();
+  void run_merge(const diloco::StartMerge& merge);
+  void commit(const diloco::StartMerge& merge, std::int64_t epoch);
+  void answer_held();
+  void tick();
+  void violate(const std::string& what);
+  void check_data_once();
+  void check_outcomes();
+  [[nodiscard]] WorldResult run();
+  [[nodiscard]] WorldResult result() const;
+  [[nodiscard]] std::string standstill() const;
+
+  // A request from a learner: executed at the syncer after the delay, answered after another; lost, repeated or refused by
+  // a dead syncer as the world has it. `fail` comes a second after the send.
+  void call(const std::shared_ptr<LearnerProcess>& from, std::function<std::function<void()>()> serve,
+            std::function<void()> fail);
+
+  WorldConfig config;
+  EventQueue queue;
+  Rng rng;
+  Disk disk;
+  std::unique_ptr<SyncerProcess> syncer;
+  std::vector<std::shared_ptr<LearnerProcess>> current;    // by unit
+  std::vector<std::shared_ptr<LearnerProcess>> all;
+  std::vector<std::int64_t> incarnations;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::set<std::string>> trained;  // sequence -> who trained on it
+  std::map<std::string, std::map<std::uint64_t, std::uint32_t>> merged_upto;         // who -> block -> position
+  std::string violation;
+  std::int64_t events = 0;
+  double first_commit = 0, last_commit = 0;
+  double returned_at = -1, first_commit_after = 0;
+  std::vector<double> after_return;
+  bool die_at_commit = false;
+  double die_away = 0;
+};
+
+[[nodiscard]] std::string key_text(const diloco::UploadKey& key);
+[[nodiscard]] std::string who_text(const UnitKey& who);
+
+}  // namespace archipelago::simulator
