@@ -25,7 +25,8 @@ void DocumentBuilder::refuse(std::string problem, int line, std::string hint) {
 bool DocumentBuilder::charge(std::size_t nodes) {
   nodes_ += nodes;
   if (nodes_ <= kMaxNodes) return true;
-  errors_.add({"", "", "", "", "the document has more than " + std::to_string(kMaxNodes) + " values", 0});
+  errors_.add(
+      {"", "", "", "", "the document has more than " + std::to_string(kMaxNodes) + " values", 0});
   return false;
 }
 
@@ -58,7 +59,8 @@ bool DocumentBuilder::place(nlohmann::json value) {
 }
 
 bool DocumentBuilder::value(nlohmann::json value) {
-  // Long strings count as several values: aliases would multiply them past any bound on values alone.
+  // Long strings count as several values: aliases would multiply them past any bound on values
+  // alone.
   const std::size_t bytes = value.is_string() ? value.get_ref<const std::string&>().size() : 0;
   if (!charge(1 + bytes / kBytesPerNode)) return false;
   last_ = value;

@@ -1,6 +1,6 @@
 #pragma once
-// Builds one JSON value out of parse events (JSON or YAML) under the limits of text_limits.h; knows the path of each
-// value and, where the source has lines, the line.
+// Builds one JSON value out of parse events (JSON or YAML) under the limits of text_limits.h; knows
+// the path of each value and, where the source has lines, the line.
 #include <cstddef>
 #include <map>
 #include <string>
@@ -16,7 +16,8 @@ using LineMap = std::map<std::string, int>;  // path -> line, from 1
 
 class DocumentBuilder {
  public:
-  // Each returns false once a limit is passed: the caller stops the parser. Duplicate keys are reported and skipped.
+  // Each returns false once a limit is passed: the caller stops the parser. Duplicate keys are
+  // reported and skipped.
   bool value(nlohmann::json value);
   bool open(nlohmann::json container);  // empty object or array
   bool close();

@@ -29,7 +29,8 @@ ModelSize model_size(const ModelSpec& model) {
   const std::int64_t mlp = mul(hidden, model.intermediate_size);
   const std::int64_t embedding = mul(hidden, model.vocab_size);
   // q and o; k and v; gate, up and down; two norms.
-  const std::int64_t layer = add(add(mul(2, square), mul(2, projection)), add(mul(3, mlp), mul(2, hidden)));
+  const std::int64_t layer =
+      add(add(mul(2, square), mul(2, projection)), add(mul(3, mlp), mul(2, hidden)));
   ModelSize size;
   size.embedding = mul(model.tie_embeddings ? 1 : 2, embedding);
   size.parameters = add(add(mul(model.layers, layer), size.embedding), hidden);
@@ -38,15 +39,17 @@ ModelSize model_size(const ModelSpec& model) {
   return size;
 }
 
-StorageNeed storage_need(std::int64_t parameters, const CheckpointSpec& checkpoint, const SyncSpec& sync) {
+StorageNeed storage_need(std::int64_t parameters, const CheckpointSpec& checkpoint,
+                         const SyncSpec& sync) {
   StorageNeed need;
   need.checkpoints = mul(mul(12, parameters), std::int64_t{checkpoint.keep} + 1);
   if (checkpoint.journal) {
-    // 4N·everySteps/P·1.5 where every step has a fragment (P = H); P rounds take H steps, so P/H of the steps have
-    // one: 4N·everySteps/H·1.5. At least one whole cycle: fragments are not equal.
+    // 4N·everySteps/P·1.5 where every step has a fragment (P = H); P rounds take H steps, so P/H of
+    // the steps have one: 4N·everySteps/H·1.5. At least one whole cycle: fragments are not equal.
     const std::int64_t interval = std::max(1, sync.interval);
     const std::int64_t steps = std::max<std::int64_t>(checkpoint.every_steps, interval);
-    need.journal = add(mul(mul(6, parameters), steps / interval), mul(6, parameters) / interval * (steps % interval));
+    need.journal = add(mul(mul(6, parameters), steps / interval),
+                       mul(6, parameters) / interval * (steps % interval));
   }
   need.model = mul(4, parameters);
   need.total = add(add(need.checkpoints, need.journal), need.model);
@@ -61,10 +64,14 @@ std::int64_t largest_fragment_bound(const ModelSize& size, std::int64_t fragment
 std::int64_t encoded_bytes(CodecName codec, std::int64_t elements) {
   const std::int64_t scales = mul(4, ceil_div(elements, 256));
   switch (codec) {
-    case CodecName::kFp32: return mul(4, elements);
-    case CodecName::kBf16: return mul(2, elements);
-    case CodecName::kInt8: return add(elements, scales);
-    case CodecName::kInt4: return add(ceil_div(elements, 2), scales);
+    case CodecName::kFp32:
+      return mul(4, elements);
+    case CodecName::kBf16:
+      return mul(2, elements);
+    case CodecName::kInt8:
+      return add(elements, scales);
+    case CodecName::kInt4:
+      return add(ceil_div(elements, 2), scales);
   }
   return mul(4, elements);
 }

@@ -27,7 +27,8 @@ std::size_t distance(std::string_view a, std::string_view b) {
   for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
   for (std::size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
   const auto same = [](char x, char y) {
-    return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
+    return std::tolower(static_cast<unsigned char>(x)) ==
+           std::tolower(static_cast<unsigned char>(y));
   };
   for (std::size_t i = 1; i <= a.size(); ++i) {
     for (std::size_t j = 1; j <= b.size(); ++j) {
@@ -43,7 +44,8 @@ std::size_t distance(std::string_view a, std::string_view b) {
 
 bool lies_in(std::string_view path, std::string_view ancestor) {
   if (path.size() < ancestor.size() || path.substr(0, ancestor.size()) != ancestor) return false;
-  return path.size() == ancestor.size() || path[ancestor.size()] == '.' || path[ancestor.size()] == '[';
+  return path.size() == ancestor.size() || path[ancestor.size()] == '.' ||
+         path[ancestor.size()] == '[';
 }
 
 }  // namespace
@@ -51,7 +53,8 @@ bool lies_in(std::string_view path, std::string_view ancestor) {
 std::string format_error(const FieldError& error) {
   std::string out = error.path;
   if (error.line > 0) {
-    out += (out.empty() ? "line " : " (line ") + std::to_string(error.line) + (out.empty() ? "" : ")");
+    out +=
+        (out.empty() ? "line " : " (line ") + std::to_string(error.line) + (out.empty() ? "" : ")");
   }
   if (!out.empty()) out += ": ";
   if (!error.given.empty()) out += error.given + " ";

@@ -1,5 +1,6 @@
 #pragma once
-// What is wrong with a DecoupledTraining, one entry a field: all of them at once, never only the first.
+// What is wrong with a DecoupledTraining, one entry a field: all of them at once, never only the
+// first.
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -44,8 +45,10 @@ class ErrorList {
 [[nodiscard]] std::string show_value(const nlohmann::json& value);
 [[nodiscard]] std::string show_text(std::string_view text);  // quoted, shortened
 
-// The candidate nearest to word by edit distance (transpositions count once), or empty when none is near.
-[[nodiscard]] std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+// The candidate nearest to word by edit distance (transpositions count once), or empty when none is
+// near.
+[[nodiscard]] std::string nearest(std::string_view word,
+                                  const std::vector<std::string>& candidates);
 [[nodiscard]] std::string join(const std::vector<std::string>& parts, std::string_view separator);
 
 }  // namespace archipelago::config

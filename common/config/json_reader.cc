@@ -12,24 +12,27 @@ using Json = nlohmann::json;
 std::string show_number(double value) { return Json(value).dump(); }
 
 std::string show_limit(double value) {
-  if (std::floor(value) == value && std::abs(value) < 1e15) return std::to_string(static_cast<std::int64_t>(value));
+  if (std::floor(value) == value && std::abs(value) < 1e15)
+    return std::to_string(static_cast<std::int64_t>(value));
   return show_number(value);
 }
 
 std::string describe(const Interval& range) {
-  return (range.min_open ? "more than " : "") + show_limit(range.min) + (range.max_open ? " to less than " : " to ") +
-         show_limit(range.max);
+  return (range.min_open ? "more than " : "") + show_limit(range.min) +
+         (range.max_open ? " to less than " : " to ") + show_limit(range.max);
 }
 
 bool digits_only(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 std::string integer_hint(const Json& value) {
   if (value.is_number_float()) {
     const double v = value.get<double>();
     if (std::floor(v) != v) return "";
-    if (std::abs(v) < 9e15) return "write the plain digits " + std::to_string(static_cast<std::int64_t>(v));
+    if (std::abs(v) < 9e15)
+      return "write the plain digits " + std::to_string(static_cast<std::int64_t>(v));
     return "";
   }
   if (!value.is_string()) return "";
@@ -52,7 +55,8 @@ double duration_seconds(std::string_view text) {
   while (!text.empty()) {
     std::size_t at = 0;
     double value = 0;
-    while (at < text.size() && at < 9 && text[at] >= '0' && text[at] <= '9') value = value * 10 + (text[at++] - '0');
+    while (at < text.size() && at < 9 && text[at] >= '0' && text[at] <= '9')
+      value = value * 10 + (text[at++] - '0');
     if (at == 0) return -1;
     text.remove_prefix(at);
     double unit = 0;
@@ -61,7 +65,11 @@ double duration_seconds(std::string_view text) {
       unit = 0.001;
       length = 2;
     } else if (!text.empty()) {
-      unit = text[0] == 's' ? 1 : text[0] == 'm' ? 60 : text[0] == 'h' ? 3600 : text[0] == 'd' ? 86400 : 0;
+      unit = text[0] == 's'   ? 1
+             : text[0] == 'm' ? 60
+             : text[0] == 'h' ? 3600
+             : text[0] == 'd' ? 86400
+                              : 0;
     }
     if (unit == 0) return -1;
     text.remove_prefix(length);
@@ -85,7 +93,9 @@ std::string ObjectReader::path(std::string_view key) const {
   return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
 }
 
-bool ObjectReader::has(std::string_view key) const { return object_ != nullptr && object_->contains(key); }
+bool ObjectReader::has(std::string_view key) const {
+  return object_ != nullptr && object_->contains(key);
+}
 
 const Json* ObjectReader::raw(std::string_view key) {
   known_.emplace_back(key);
@@ -94,15 +104,18 @@ const Json* ObjectReader::raw(std::string_view key) {
   return found == object_->end() ? nullptr : &*found;
 }
 
-void ObjectReader::error(std::string_view key, std::string problem, std::string allowed, std::string hint) {
+void ObjectReader::error(std::string_view key, std::string problem, std::string allowed,
+                         std::string hint) {
   std::string given;
   if (object_ != nullptr) {
     if (const auto found = object_->find(key); found != object_->end()) given = show_value(*found);
   }
-  errors_->add({path(key), std::move(given), std::move(allowed), std::move(hint), std::move(problem), 0});
+  errors_->add(
+      {path(key), std::move(given), std::move(allowed), std::move(hint), std::move(problem), 0});
 }
 
-bool ObjectReader::read_integer(std::string_view key, std::int64_t& out, std::int64_t min, std::int64_t max) {
+bool ObjectReader::read_integer(std::string_view key, std::int64_t& out, std::int64_t min,
+                                std::int64_t max) {
   const Json* value = raw(key);
   if (value == nullptr) return false;
   const std::string allowed = std::to_string(min) + " to " + std::to_string(max);
@@ -110,9 +123,9 @@ bool ObjectReader::read_integer(std::string_view key, std::int64_t& out, std::in
     error(key, "is not a whole number in plain digits", allowed, integer_hint(*value));
     return false;
   }
-  const bool huge =
-      value->is_number_unsigned() &&
-      value->get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  const bool huge = value->is_number_unsigned() &&
+                    value->get<std::uint64_t>() >
+                        static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const std::int64_t number = huge ? 0 : value->get<std::int64_t>();
   if (huge || number < min || number > max) {
     error(key, "is out of range", allowed);
@@ -144,7 +157,8 @@ bool ObjectReader::boolean(std::string_view key, bool& out) {
   const Json* value = raw(key);
   if (value == nullptr) return false;
   if (!value->is_boolean()) {
-    error(key, "is not a boolean", "true, false", value->is_string() ? "yes, no, on and off are strings here" : "");
+    error(key, "is not a boolean", "true, false",
+          value->is_string() ? "yes, no, on and off are strings here" : "");
     return false;
   }
   out = value->get<bool>();
@@ -156,12 +170,14 @@ bool ObjectReader::text(std::string_view key, std::string& out, std::size_t max_
   if (value == nullptr) return false;
   const std::string allowed = "a string of at most " + std::to_string(max_length) + " bytes";
   if (!value->is_string()) {
-    error(key, "is not a string", allowed, value->is_structured() || value->is_null() ? "" : "put it in quotes");
+    error(key, "is not a string", allowed,
+          value->is_structured() || value->is_null() ? "" : "put it in quotes");
     return false;
   }
   const auto& text = value->get_ref<const std::string&>();
   if (text.size() > max_length || text.find('\0') != std::string::npos) {
-    error(key, "is too long (" + std::to_string(text.size()) + " bytes) or holds a zero byte", allowed);
+    error(key, "is too long (" + std::to_string(text.size()) + " bytes) or holds a zero byte",
+          allowed);
     return false;
   }
   out = text;
@@ -179,20 +195,23 @@ bool ObjectReader::text(std::string_view key, std::string& out, TextCheck check)
   return true;
 }
 
-bool ObjectReader::text_list(std::string_view key, std::vector<std::string>& out, std::size_t max_items,
-                             TextCheck check) {
+bool ObjectReader::text_list(std::string_view key, std::vector<std::string>& out,
+                             std::size_t max_items, TextCheck check) {
   const Json* value = raw(key);
   if (value == nullptr) return false;
   if (!value->is_array() || value->size() > max_items) {
-    error(key, "is not a list of the right size", "a list of at most " + std::to_string(max_items) + " strings");
+    error(key, "is not a list of the right size",
+          "a list of at most " + std::to_string(max_items) + " strings");
     return false;
   }
   std::vector<std::string> items;
   for (std::size_t i = 0; i < value->size(); ++i) {
     const Json& item = (*value)[i];
-    const std::string allowed = item.is_string() ? check(item.get_ref<const std::string&>()) : "a string";
+    const std::string allowed =
+        item.is_string() ? check(item.get_ref<const std::string&>()) : "a string";
     if (!allowed.empty()) {
-      errors_->add({path(key) + "[" + std::to_string(i) + "]", show_value(item), allowed, "", "is not allowed", 0});
+      errors_->add({path(key) + "[" + std::to_string(i) + "]", show_value(item), allowed, "",
+                    "is not allowed", 0});
       return false;
     }
     items.push_back(item.get<std::string>());
@@ -201,21 +220,23 @@ bool ObjectReader::text_list(std::string_view key, std::vector<std::string>& out
   return true;
 }
 
-bool ObjectReader::text_map(std::string_view key, std::map<std::string, std::string>& out, std::size_t max_items,
-                            std::size_t max_length) {
+bool ObjectReader::text_map(std::string_view key, std::map<std::string, std::string>& out,
+                            std::size_t max_items, std::size_t max_length) {
   const Json* value = raw(key);
   if (value == nullptr || value->is_null()) return false;
   if (!value->is_object() || value->size() > max_items) {
-    error(key, "is not a map of strings", "at most " + std::to_string(max_items) + " strings by name");
+    error(key, "is not a map of strings",
+          "at most " + std::to_string(max_items) + " strings by name");
     return false;
   }
   std::map<std::string, std::string> items;
   for (const auto& [name, item] : value->items()) {
-    if (!item.is_string() || item.get_ref<const std::string&>().size() > max_length || name.empty() ||
-        name.size() > 317) {
-      errors_->add({path(key) + "." + name.substr(0, 64), show_value(item),
-                    "a string of at most " + std::to_string(max_length) + " bytes under a name of 1 to 317",
-                    item.is_structured() ? "" : "put the value in quotes", "is not allowed", 0});
+    if (!item.is_string() || item.get_ref<const std::string&>().size() > max_length ||
+        name.empty() || name.size() > 317) {
+      errors_->add(
+          {path(key) + "." + name.substr(0, 64), show_value(item),
+           "a string of at most " + std::to_string(max_length) + " bytes under a name of 1 to 317",
+           item.is_structured() ? "" : "put the value in quotes", "is not allowed", 0});
       return false;
     }
     items[name] = item.get<std::string>();
@@ -235,7 +256,8 @@ int ObjectReader::read_choice(std::string_view key, const std::vector<NamedView>
   }
   if (!value->is_string()) {
     const bool boolean_off = has_off && value->is_boolean();
-    error(key, "is not allowed", join(allowed, ", "), boolean_off ? "put off in quotes: \"off\"" : "");
+    error(key, "is not allowed", join(allowed, ", "),
+          boolean_off ? "put off in quotes: \"off\"" : "");
     return -1;
   }
   const auto& text = value->get_ref<const std::string&>();
@@ -246,7 +268,8 @@ int ObjectReader::read_choice(std::string_view key, const std::vector<NamedView>
     return -1;
   }
   const std::string near = nearest(text, allowed);
-  error(key, "is not allowed", join(allowed, ", "), near.empty() ? "" : "did you mean " + near + "?");
+  error(key, "is not allowed", join(allowed, ", "),
+        near.empty() ? "" : "did you mean " + near + "?");
   return -1;
 }
 
@@ -268,7 +291,8 @@ void ObjectReader::list(std::string_view key, std::size_t max_items,
   const Json* value = raw(key);
   if (value == nullptr) return;
   if (!value->is_array() || value->size() > max_items) {
-    error(key, "is not a list of the right size", "a list of at most " + std::to_string(max_items) + " objects");
+    error(key, "is not a list of the right size",
+          "a list of at most " + std::to_string(max_items) + " objects");
     return;
   }
   for (std::size_t i = 0; i < value->size(); ++i) {
@@ -293,8 +317,8 @@ void ObjectReader::finish() {
     const std::string near = nearest(name, missing);
     std::string shown = name.substr(0, 64);
     if (shown.size() < name.size()) shown += "...";
-    errors_->add({path(shown), "", join(known_, ", "), near.empty() ? "" : "did you mean " + near + "?",
-                  "is an unknown field", 0});
+    errors_->add({path(shown), "", join(known_, ", "),
+                  near.empty() ? "" : "did you mean " + near + "?", "is an unknown field", 0});
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// Typed reads out of a JSON object: type, integrality, finiteness, range and length are checked (nlohmann's own
-// conversions turn -1, 3.7 and 300 into something else in silence), every key must be asked for or it is an unknown
-// field, and errors are collected with their path.
+// Typed reads out of a JSON object: type, integrality, finiteness, range and length are checked
+// (nlohmann's own conversions turn -1, 3.7 and 300 into something else in silence), every key must
+// be asked for or it is an unknown field, and errors are collected with their path.
 //
 // A getter returns true when the key was there and good; else the output keeps its default.
 #include <array>
@@ -52,9 +52,10 @@ class ObjectReader {
   // check: empty when good, else what is allowed.
   using TextCheck = std::string (*)(std::string_view);
   bool text(std::string_view key, std::string& out, TextCheck check);
-  bool text_list(std::string_view key, std::vector<std::string>& out, std::size_t max_items, TextCheck check);
-  bool text_map(std::string_view key, std::map<std::string, std::string>& out, std::size_t max_items,
-                std::size_t max_length);
+  bool text_list(std::string_view key, std::vector<std::string>& out, std::size_t max_items,
+                 TextCheck check);
+  bool text_map(std::string_view key, std::map<std::string, std::string>& out,
+                std::size_t max_items, std::size_t max_length);
 
   template <class E, std::size_t N>
   bool choice(std::string_view key, E& out, const std::array<Named<E>, N>& names) {
@@ -73,7 +74,8 @@ class ObjectReader {
 
   [[nodiscard]] ObjectReader object(std::string_view key);
   // The items of a list of objects.
-  void list(std::string_view key, std::size_t max_items, const std::function<void(ObjectReader&, std::size_t)>& each);
+  void list(std::string_view key, std::size_t max_items,
+            const std::function<void(ObjectReader&, std::size_t)>& each);
   // The value itself, for fields with a shape of their own; null when absent.
   [[nodiscard]] const nlohmann::json* raw(std::string_view key);
   void tolerate(std::string_view key) { static_cast<void>(raw(key)); }

@@ -21,7 +21,9 @@ class Handler final : public nlohmann::json_sax<Json> {
   bool boolean(bool value) override { return builder_.value(value); }
   bool number_integer(std::int64_t value) override { return builder_.value(value); }
   bool number_unsigned(std::uint64_t value) override { return builder_.value(value); }
-  bool number_float(double value, const std::string& /*text*/) override { return builder_.value(value); }
+  bool number_float(double value, const std::string& /*text*/) override {
+    return builder_.value(value);
+  }
   bool string(std::string& value) override { return builder_.value(std::move(value)); }
   bool binary(Json::binary_t& /*value*/) override { return false; }
   bool start_object(std::size_t /*size*/) override { return builder_.open(Json::object()); }
@@ -29,7 +31,8 @@ class Handler final : public nlohmann::json_sax<Json> {
   bool start_array(std::size_t /*size*/) override { return builder_.open(Json::array()); }
   bool end_array() override { return builder_.close(); }
   bool key(std::string& name) override { return builder_.key(std::move(name), 0); }
-  bool parse_error(std::size_t position, const std::string& /*token*/, const nlohmann::detail::exception& ex) override {
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const nlohmann::detail::exception& ex) override {
     syntax_ = "not JSON near byte " + std::to_string(position) + ": " + strip(ex.what());
     return false;
   }
@@ -57,7 +60,8 @@ tl::expected<nlohmann::json, JsonTextErrors> parse_json_text(std::string_view te
   if (!handler.syntax().empty()) {
     return tl::unexpected(JsonTextErrors{{{"", "", "", "", handler.syntax(), 0}}, true});
   }
-  if (!parsed || !builder.errors().empty()) return tl::unexpected(JsonTextErrors{builder.take_errors(), false});
+  if (!parsed || !builder.errors().empty())
+    return tl::unexpected(JsonTextErrors{builder.take_errors(), false});
   return builder.take();
 }
 

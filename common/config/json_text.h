@@ -1,5 +1,6 @@
 #pragma once
-// JSON text to a value: limits while parsing, no exceptions, duplicate keys refused, all of them named.
+// JSON text to a value: limits while parsing, no exceptions, duplicate keys refused, all of them
+// named.
 #include <string_view>
 #include <vector>
 

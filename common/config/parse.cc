@@ -27,7 +27,9 @@ bool looks_like_json(std::string_view text) {
   return first != std::string_view::npos && text[first] == '{';
 }
 
-std::vector<FieldError> one_error(const Error& error) { return {{"", "", "", "", error.message, 0}}; }
+std::vector<FieldError> one_error(const Error& error) {
+  return {{"", "", "", "", error.message, 0}};
+}
 
 Parsed<Document> read_document(std::string_view text) {
   if (const Status good = check_text(text); !good) return tl::unexpected(one_error(good.error()));
@@ -97,7 +99,8 @@ Parsed<Json> parse_document(std::string_view text) {
   return std::move(document->value);
 }
 
-Parsed<DecoupledTraining> parse_training(std::string_view text, const std::vector<std::string>& sets) {
+Parsed<DecoupledTraining> parse_training(std::string_view text,
+                                         const std::vector<std::string>& sets) {
   auto document = read_document(text);
   if (!document) return tl::unexpected(std::move(document.error()));
   std::vector<FieldError> bad_sets;
@@ -111,14 +114,16 @@ Parsed<DecoupledTraining> parse_training(std::string_view text, const std::vecto
   // Lines are the text's; an override may have moved what an error is about.
   if (!training && sets.empty()) {
     for (FieldError& error : training.error()) {
-      if (error.line == 0 && error.problem != "is required") error.line = line_of(document->lines, error.path);
+      if (error.line == 0 && error.problem != "is required")
+        error.line = line_of(document->lines, error.path);
     }
   }
   return training;
 }
 
 Parsed<DecoupledTraining> parse_training_object(const Json& object) {
-  if (const Status good = check_value(object); !good) return tl::unexpected(one_error(good.error()));
+  if (const Status good = check_value(object); !good)
+    return tl::unexpected(one_error(good.error()));
   return read_training(object);
 }
 

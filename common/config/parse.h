@@ -1,6 +1,6 @@
 #pragma once
-// A DecoupledTraining from YAML or JSON text, or from an object as an API server stores it: defaults resolved,
-// every rule of docs/resource.md checked, all errors at once.
+// A DecoupledTraining from YAML or JSON text, or from an object as an API server stores it:
+// defaults resolved, every rule of docs/resource.md checked, all errors at once.
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -22,7 +22,8 @@ inline constexpr std::string_view kKind = "DecoupledTraining";
 template <class T>
 using Parsed = tl::expected<T, std::vector<FieldError>>;
 
-// Text to a JSON value without looking at fields: JSON when it reads as JSON, else YAML (yaml_json.h).
+// Text to a JSON value without looking at fields: JSON when it reads as JSON, else YAML
+// (yaml_json.h).
 [[nodiscard]] Parsed<nlohmann::json> parse_document(std::string_view text);
 
 // sets: "sync.quorum=2" overrides, applied in order before the fields are read (apply_set).
@@ -32,7 +33,7 @@ using Parsed = tl::expected<T, std::vector<FieldError>>;
 [[nodiscard]] Parsed<DecoupledTraining> parse_training_object(const nlohmann::json& object);
 // The same under one name; only for JSON values proper, because text converts to one in silence.
 template <class Json>
-  requires std::is_same_v<Json, nlohmann::json>
+requires std::is_same_v<Json, nlohmann::json>
 [[nodiscard]] Parsed<DecoupledTraining> parse_training(const Json& object) {
   return parse_training_object(object);
 }
@@ -40,9 +41,10 @@ template <class Json>
 // The fully resolved resource; parse_training(to_json(x)) == x.
 [[nodiscard]] nlohmann::json to_json(const DecoupledTraining& training);
 
-// "path=value" into a document. A path that starts with none of apiVersion, kind, metadata, spec, status is below
-// spec. List items by index or by their name: datacenters[0].learnerUnits, datacenters.us-east.learnerUnits. "\."
-// is a dot inside a key. The value is read by the YAML rules of yaml_json.h ("[0.9, 0.95]" is a list).
+// "path=value" into a document. A path that starts with none of apiVersion, kind, metadata, spec,
+// status is below spec. List items by index or by their name: datacenters[0].learnerUnits,
+// datacenters.us-east.learnerUnits. "\." is a dot inside a key. The value is read by the YAML rules
+// of yaml_json.h ("[0.9, 0.95]" is a list).
 [[nodiscard]] Status apply_set(nlohmann::json& document, std::string_view assignment);
 
 // The names as the resource spells them.

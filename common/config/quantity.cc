@@ -41,17 +41,20 @@ bool exponent(std::string_view text, int& value) {
   return error == std::errc() && end == text.data() + text.size() && value >= -18 && value <= 18;
 }
 
-// 80-bit long double holds 64-bit integers exactly; where it is a double, large odd byte counts round.
+// 80-bit long double holds 64-bit integers exactly; where it is a double, large odd byte counts
+// round.
 Result<long double> parse_quantity(std::string_view text) {
   const auto bad = [&] {
-    return fail(ErrorKind::kInvalid, "'" + std::string(text.substr(0, 40)) +
-                                         "' is no quantity: a number with one of m, k, M, G, T, Ki, Mi, Gi, Ti");
+    return fail(ErrorKind::kInvalid,
+                "'" + std::string(text.substr(0, 40)) +
+                    "' is no quantity: a number with one of m, k, M, G, T, Ki, Mi, Gi, Ti");
   };
   std::size_t at = 0;
   long double mantissa = 0;
   long double scale = 1;
   int digits = 0;
-  for (; at < text.size() && digit(text[at]); ++at, ++digits) mantissa = mantissa * 10 + (text[at] - '0');
+  for (; at < text.size() && digit(text[at]); ++at, ++digits)
+    mantissa = mantissa * 10 + (text[at] - '0');
   if (at < text.size() && text[at] == '.') {
     for (++at; at < text.size() && digit(text[at]); ++at, ++digits) {
       mantissa = mantissa * 10 + (text[at] - '0');
@@ -72,14 +75,16 @@ Result<long double> parse_quantity(std::string_view text) {
 
 Result<std::int64_t> parse_bytes(std::string_view text) {
   ARCH_TRY(const long double value, parse_quantity(text));
-  if (value >= 9.2e18L) return fail(ErrorKind::kInvalid, "'" + std::string(text) + "' is more than 8Ei");
+  if (value >= 9.2e18L)
+    return fail(ErrorKind::kInvalid, "'" + std::string(text) + "' is more than 8Ei");
   return static_cast<std::int64_t>(std::ceil(value));
 }
 
 Result<double> parse_cpu(std::string_view text) {
   ARCH_TRY(const long double value, parse_quantity(text));
   if (value < 0.001L || value > 100000.0L) {
-    return fail(ErrorKind::kInvalid, "'" + std::string(text) + "' is not between 1m and 100000 cores");
+    return fail(ErrorKind::kInvalid,
+                "'" + std::string(text) + "' is not between 1m and 100000 cores");
   }
   return static_cast<double>(value);
 }

@@ -19,7 +19,8 @@ std::string quantity_text(const Json& value) {
 }
 
 std::string check_access_mode(std::string_view text) {
-  const bool good = text == "ReadWriteOnce" || text == "ReadWriteOncePod" || text == "ReadWriteMany";
+  const bool good =
+      text == "ReadWriteOnce" || text == "ReadWriteOncePod" || text == "ReadWriteMany";
   return good ? "" : "ReadWriteOnce, ReadWriteOncePod, ReadWriteMany";
 }
 
@@ -43,7 +44,8 @@ void read_limits(ObjectReader limits, double& cpu, std::int64_t& memory) {
   // Other resources (accelerators, storage) pass through: no finish().
 }
 
-// template: the parts that concern processes are read here, the rest passes through to the pods as it is.
+// template: the parts that concern processes are read here, the rest passes through to the pods as
+// it is.
 void read_template(ObjectReader& parent, std::string& out, double& cpu, std::int64_t& memory) {
   const Json* value = parent.raw("template");
   ObjectReader part(value, parent.path("template"), *parent.errors());
@@ -55,7 +57,8 @@ void read_template(ObjectReader& parent, std::string& out, double& cpu, std::int
   part.text_map("nodeSelector", ignored, 64, 63);
   part.text_map("labels", ignored, 64, 63);
   part.text_map("annotations", ignored, 64, 64 << 10);
-  for (const std::string_view key : {"tolerations", "affinity", "priorityClassName", "env", "volumes"}) {
+  for (const std::string_view key :
+       {"tolerations", "affinity", "priorityClassName", "env", "volumes"}) {
     part.tolerate(key);
   }
   part.finish();
@@ -75,11 +78,13 @@ void read_storage(ObjectReader storage, StorageSpec& out) {
   }
   storage.text("storageClassName", out.storage_class_name, check_subdomain_or_empty);
   storage.text_list("accessModes", out.access_modes, 3, check_access_mode);
-  if (out.access_modes.empty()) storage.error("accessModes", "is empty", "at least one of " + check_access_mode(""));
+  if (out.access_modes.empty())
+    storage.error("accessModes", "is empty", "at least one of " + check_access_mode(""));
   storage.text("existingClaim", out.existing_claim, check_subdomain_or_empty);
   storage.boolean("adopt", out.adopt);
   if (out.adopt && out.existing_claim.empty()) {
-    storage.error("adopt", "needs existingClaim", "false, or the name of the claim in existingClaim");
+    storage.error("adopt", "needs existingClaim",
+                  "false, or the name of the claim in existingClaim");
   }
   storage.choice("retain", out.retain, kRetainPolicies);
   storage.finish();
@@ -156,9 +161,11 @@ void read_datacenters(ObjectReader& spec, std::vector<DatacenterSpec>& out) {
     ObjectReader inner = item.object("inner");
     std::int64_t number = 0;
     if (inner.integer("batchSize", number, 1, 65536)) datacenter.inner.batch_size = number;
-    if (inner.integer("gradientAccumulation", number, 1, 65536)) datacenter.inner.gradient_accumulation = number;
+    if (inner.integer("gradientAccumulation", number, 1, 65536))
+      datacenter.inner.gradient_accumulation = number;
     inner.finish();
-    read_template(item, datacenter.template_json, datacenter.cpu_limit, datacenter.memory_limit_bytes);
+    read_template(item, datacenter.template_json, datacenter.cpu_limit,
+                  datacenter.memory_limit_bytes);
     ObjectReader scavenge = item.object("scavenge");
     scavenge.only("extra", 0);
     scavenge.finish();

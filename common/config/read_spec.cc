@@ -68,7 +68,8 @@ void read_betas(ObjectReader& inner, InnerSpec& out) {
   const auto good = [](const nlohmann::json& beta) {
     return beta.is_number() && beta.get<double>() >= 0 && beta.get<double>() < 1;  // false for NaN
   };
-  if (!betas->is_array() || betas->size() != 2) return inner.error("betas", "is not allowed", kAllowed);
+  if (!betas->is_array() || betas->size() != 2)
+    return inner.error("betas", "is not allowed", kAllowed);
   for (std::size_t i = 0; i < 2; ++i) {
     if (good((*betas)[i])) continue;
     return inner.error("betas", "with " + show_value((*betas)[i]) + " is not allowed", kAllowed);
@@ -114,7 +115,8 @@ void read_sync(ObjectReader sync, SyncSpec& out, Given& given) {
   sync.integer("quorum", out.quorum, 1, 256);
   read_grace(sync.object("grace"), out.grace);
   Word fragmentation = out.fragmentation;
-  if (sync.choice("fragmentation", fragmentation, kFragmentations)) out.fragmentation = std::string(fragmentation);
+  if (sync.choice("fragmentation", fragmentation, kFragmentations))
+    out.fragmentation = std::string(fragmentation);
   sync.choice("merge", out.merge, kMergeRules);
   sync.choice("embeddingMerge", out.embedding_merge, kMergeRules);
   sync.choice("uplink", out.uplink, kCodecs);
@@ -149,7 +151,8 @@ void read_security(ObjectReader security) {
 }
 
 // null and absent are the same: never.
-void read_nullable(ObjectReader& spec, std::string_view key, std::optional<std::int64_t>& out, std::int64_t min) {
+void read_nullable(ObjectReader& spec, std::string_view key, std::optional<std::int64_t>& out,
+                   std::int64_t min) {
   const nlohmann::json* value = spec.raw(key);
   if (value == nullptr || value->is_null()) return;
   std::int64_t number = 0;
@@ -168,9 +171,9 @@ void read_metadata(ObjectReader metadata, DecoupledTraining& training) {
   metadata.text_map("labels", training.labels, 256, 63);
   metadata.text_map("annotations", training.annotations, 256, 256 << 10);
   // What an API server adds, and clients send back.
-  for (const std::string_view key : {"resourceVersion", "creationTimestamp", "deletionTimestamp",
-                                     "deletionGracePeriodSeconds", "ownerReferences", "finalizers", "managedFields",
-                                     "selfLink", "generateName"}) {
+  for (const std::string_view key :
+       {"resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
+        "ownerReferences", "finalizers", "managedFields", "selfLink", "generateName"}) {
     metadata.tolerate(key);
   }
   metadata.finish();

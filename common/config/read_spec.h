@@ -1,6 +1,6 @@
 #pragma once
-// Field by field from JSON to spec.h: types, ranges, unknown and not yet supported fields. Rules between fields and
-// defaults that follow from others: rules.h. Within this room only.
+// Field by field from JSON to spec.h: types, ranges, unknown and not yet supported fields. Rules
+// between fields and defaults that follow from others: rules.h. Within this room only.
 #include "common/config/json_reader.h"
 #include "common/config/spec.h"
 

@@ -11,7 +11,6 @@
 #include "common/config/estimate.h"
 #include "common/config/names.h"
 
-
 namespace archipelago::config {
 namespace {
 
@@ -21,13 +20,18 @@ class Rules {
 
   // True when the rule should be judged: none of the fields it reads is wrong already.
   [[nodiscard]] bool on(std::initializer_list<std::string> paths) const {
-    return std::none_of(paths.begin(), paths.end(), [&](const std::string& path) { return errors_.touches(path); });
+    return std::none_of(paths.begin(), paths.end(),
+                        [&](const std::string& path) { return errors_.touches(path); });
   }
-  void fail(std::string path, std::string given, std::string problem, std::string allowed, std::string hint = "") {
-    errors_.add({std::move(path), std::move(given), std::move(allowed), std::move(hint), std::move(problem), 0});
+  void fail(std::string path, std::string given, std::string problem, std::string allowed,
+            std::string hint = "") {
+    errors_.add({std::move(path), std::move(given), std::move(allowed), std::move(hint),
+                 std::move(problem), 0});
   }
-  void fail(std::string path, std::int64_t given, std::string problem, std::string allowed, std::string hint = "") {
-    fail(std::move(path), std::to_string(given), std::move(problem), std::move(allowed), std::move(hint));
+  void fail(std::string path, std::int64_t given, std::string problem, std::string allowed,
+            std::string hint = "") {
+    fail(std::move(path), std::to_string(given), std::move(problem), std::move(allowed),
+         std::move(hint));
   }
 
  private:
@@ -57,16 +61,17 @@ void check_model(const TrainingSpec& spec, Rules& rules) {
     }
   }
   if (rules.on({"spec.model.heads", "spec.model.kvHeads"}) && m.heads % m.kv_heads != 0) {
-    rules.fail("spec.model.kvHeads", m.kv_heads, "does not divide heads " + number(m.heads), divisors(m.heads));
+    rules.fail("spec.model.kvHeads", m.kv_heads, "does not divide heads " + number(m.heads),
+               divisors(m.heads));
   }
   if (!rules.on({"spec.model.vocabSize", "spec.data.train.format"})) return;
   if (spec.data.train.format == DataFormat::kText && m.vocab_size < 256) {
-    rules.fail("spec.model.vocabSize", m.vocab_size, "is too small for data.train.format text (bytes)",
-               "256 or more");
+    rules.fail("spec.model.vocabSize", m.vocab_size,
+               "is too small for data.train.format text (bytes)", "256 or more");
   }
   if (spec.data.train.format == DataFormat::kTokensU16 && m.vocab_size > 65536) {
-    rules.fail("spec.model.vocabSize", m.vocab_size, "has tokens that tokens-u16 can't hold", "at most 65536",
-               "use tokens-u32");
+    rules.fail("spec.model.vocabSize", m.vocab_size, "has tokens that tokens-u16 can't hold",
+               "at most 65536", "use tokens-u32");
   }
 }
 
@@ -88,17 +93,20 @@ void check_schedule(const TrainingSpec& spec, Rules& rules) {
     const std::int64_t least = s.interval / s.fragments + s.overlap + 1;
     if (s.max_lead < least) {
       rules.fail("spec.sync.maxLead", s.max_lead, "is not more than interval/fragments + overlap",
-                 number(least) + " or more", "leave it out for " + number(std::max<std::int64_t>(2 * s.interval, least)));
+                 number(least) + " or more",
+                 "leave it out for " + number(std::max<std::int64_t>(2 * s.interval, least)));
     }
   }
   if (rules.on({"spec.sync.fragments", "spec.model"})) {
     const std::int64_t tensors = model_size(spec.model).tensors;
     if (s.fragments > tensors) {
-      rules.fail("spec.sync.fragments", s.fragments, "is more than the model's " + number(tensors) + " tensors",
+      rules.fail("spec.sync.fragments", s.fragments,
+                 "is more than the model's " + number(tensors) + " tensors",
                  "at most " + number(tensors), "a layer has 9 tensors");
     }
   }
-  if (rules.on({"spec.inner.warmupSteps", "spec.budget"}) && spec.inner.warmup_steps > spec.budget.global_steps) {
+  if (rules.on({"spec.inner.warmupSteps", "spec.budget"}) &&
+      spec.inner.warmup_steps > spec.budget.global_steps) {
     rules.fail("spec.inner.warmupSteps", spec.inner.warmup_steps,
                "is more than budget.globalSteps " + number(spec.budget.global_steps),
                "0 to " + number(spec.budget.global_steps));
@@ -113,13 +121,15 @@ void check_units(const TrainingSpec& spec, Rules& rules) {
                       "datacenters: [{name: local, learnerUnits: 1}]");
   }
   if (units < 1 || units > 256) {
-    const std::string path = spec.datacenters.size() == 1 ? "spec.datacenters[0].learnerUnits" : "spec.datacenters";
-    return rules.fail(path, units, units < 1 ? "learner units can't train" : "learner units are too many",
+    const std::string path =
+        spec.datacenters.size() == 1 ? "spec.datacenters[0].learnerUnits" : "spec.datacenters";
+    return rules.fail(path, units,
+                      units < 1 ? "learner units can't train" : "learner units are too many",
                       "1 to 256 in all datacenters together");
   }
   if (rules.on({"spec.sync.quorum"}) && spec.sync.quorum > units) {
-    rules.fail("spec.sync.quorum", spec.sync.quorum, "is more than all learner units", "1 to " + number(units),
-               "a quorum that can't be met never merges");
+    rules.fail("spec.sync.quorum", spec.sync.quorum, "is more than all learner units",
+               "1 to " + number(units), "a quorum that can't be met never merges");
   }
   if (rules.on({"spec.sync.startUnits"}) && spec.sync.start_units > units) {
     rules.fail("spec.sync.startUnits", spec.sync.start_units, "is more than all learner units",
@@ -130,12 +140,14 @@ void check_units(const TrainingSpec& spec, Rules& rules) {
 // Names on their own and the lengths of what is derived from them.
 void check_names(const DecoupledTraining& training, Rules& rules) {
   const TrainingSpec& spec = training.spec;
-  const bool run = rules.on({"metadata.name"});
+  bool run = rules.on({"metadata.name"});
   const std::string most = "at most " + number(static_cast<std::int64_t>(kMaxNameLength));
   if (run && longest_run_name(training.name) > kMaxNameLength) {
     const std::size_t spare = kMaxNameLength - longest_run_name("");
-    rules.fail("metadata.name", show_text(training.name), "is too long: names derived from it pass 63 characters",
+    rules.fail("metadata.name", show_text(training.name),
+               "is too long: names derived from it pass 63 characters",
                "at most " + std::to_string(spare) + " characters");
+    run = false;  // the lengths below follow from it
   }
   std::set<std::string> seen;
   for (std::size_t i = 0; i < spec.datacenters.size(); ++i) {
@@ -143,28 +155,30 @@ void check_names(const DecoupledTraining& training, Rules& rules) {
     const std::string path = "spec.datacenters[" + std::to_string(i) + "].name";
     if (!rules.on({path})) continue;
     if (!seen.insert(datacenter.name).second) {
-      rules.fail(path, show_text(datacenter.name), "is the name of two datacenters", "a name of its own");
+      rules.fail(path, show_text(datacenter.name), "is the name of two datacenters",
+                 "a name of its own");
     } else if (const std::size_t length = longest_pod_name(training.name, datacenter);
                run && length > kMaxNameLength) {
       rules.fail(path, show_text(datacenter.name),
-                 "makes pod names of up to " + std::to_string(length) + " characters (" + training.name + "-" +
-                     datacenter.name + "-ORDINAL-iINCARNATION)",
+                 "makes pod names of up to " + std::to_string(length) + " characters (" +
+                     training.name + "-" + datacenter.name + "-ORDINAL-iINCARNATION)",
                  most, "shorten this name or metadata.name");
     }
   }
   const std::string& home = spec.outer_optimizer.datacenter;
-  if (rules.on({"spec.datacenters", "spec.outerOptimizer.datacenter"}) && !home.empty() && seen.count(home) == 0) {
+  if (rules.on({"spec.datacenters", "spec.outerOptimizer.datacenter"}) && !home.empty() &&
+      seen.count(home) == 0) {
     const std::vector<std::string> names(seen.begin(), seen.end());
     const std::string near = nearest(home, names);
-    rules.fail("spec.outerOptimizer.datacenter", show_text(home), "is no datacenter of this run", join(names, ", "),
-               near.empty() ? "" : "did you mean " + near + "?");
+    rules.fail("spec.outerOptimizer.datacenter", show_text(home), "is no datacenter of this run",
+               join(names, ", "), near.empty() ? "" : "did you mean " + near + "?");
   }
   std::set<std::string> sets;
   for (std::size_t i = 0; i < spec.data.validation.size(); ++i) {
     const std::string path = "spec.data.validation[" + std::to_string(i) + "].name";
     if (rules.on({path}) && !sets.insert(spec.data.validation[i].name).second) {
-      rules.fail(path, show_text(spec.data.validation[i].name), "is the name of two validation sets",
-                 "a name of its own");
+      rules.fail(path, show_text(spec.data.validation[i].name),
+                 "is the name of two validation sets", "a name of its own");
     }
   }
 }
@@ -178,17 +192,19 @@ void check_resources(const TrainingSpec& spec, Rules& rules) {
   }
   // An existing claim has a size of its own.
   if (!storage.existing_claim.empty()) return;
-  if (!rules.on({"spec.model", "spec.sync.fragments", "spec.sync.interval", "spec.outerOptimizer.storage",
-                 "spec.outerOptimizer.checkpoint"})) {
+  if (!rules.on({"spec.model", "spec.sync.fragments", "spec.sync.interval",
+                 "spec.outerOptimizer.storage", "spec.outerOptimizer.checkpoint"})) {
     return;
   }
   const std::int64_t parameters = model_size(spec.model).parameters;
   const StorageNeed need = storage_need(parameters, spec.outer_optimizer.checkpoint, spec.sync);
   if (storage.size_bytes >= need.total) return;
   rules.fail("spec.outerOptimizer.storage.size", show_text(storage.size),
-             "is too small for " + number(parameters) + " parameters: checkpoints " + show_bytes(need.checkpoints) +
-                 ", journal " + show_bytes(need.journal) + ", model " + show_bytes(need.model),
-             show_bytes(need.total) + " or more", "checkpoint.keep and checkpoint.everySteps lower it");
+             "is too small for " + number(parameters) + " parameters: checkpoints " +
+                 show_bytes(need.checkpoints) + ", journal " + show_bytes(need.journal) +
+                 ", model " + show_bytes(need.model),
+             show_bytes(need.total) + " or more",
+             "checkpoint.keep and checkpoint.everySteps lower it");
 }
 
 }  // namespace
@@ -202,7 +218,8 @@ void resolve_defaults(TrainingSpec& spec, const Given& given) {
     sync.max_lead = std::max(2 * sync.interval, between + sync.overlap + 1);
   }
   if (!given.start_units) sync.start_units = total_units(spec);
-  if (!given.warmup_steps) spec.inner.warmup_steps = std::min(spec.inner.warmup_steps, spec.budget.global_steps);
+  if (!given.warmup_steps)
+    spec.inner.warmup_steps = std::min(spec.inner.warmup_steps, spec.budget.global_steps);
   if (spec.outer_optimizer.datacenter.empty() && !spec.datacenters.empty()) {
     spec.outer_optimizer.datacenter = spec.datacenters.front().name;
   }

@@ -57,7 +57,8 @@ std::vector<Step> split(std::string_view path) {
 std::string names_of(const Json& list) {
   std::vector<std::string> names;
   for (const Json& item : list) {
-    if (item.is_object() && item.contains("name") && item["name"].is_string()) names.push_back(show_value(item["name"]));
+    if (item.is_object() && item.contains("name") && item["name"].is_string())
+      names.push_back(show_value(item["name"]));
   }
   return join(names, ", ");
 }
@@ -65,20 +66,25 @@ std::string names_of(const Json& list) {
 Result<Json*> descend_list(Json& list, const Step& step) {
   if (step.index) {
     if (*step.index < list.size()) return &list[*step.index];
-    return fail(ErrorKind::kInvalid, "[" + std::to_string(*step.index) + "] is past the list's end (" +
+    return fail(ErrorKind::kInvalid, "[" + std::to_string(*step.index) +
+                                         "] is past the list's end (" +
                                          std::to_string(list.size()) + " items)");
   }
   for (Json& item : list) {
     if (item.is_object() && item.contains("name") && item["name"] == step.name) return &item;
   }
-  return fail(ErrorKind::kInvalid, "no item named " + show_text(step.name) + ", there are: " + names_of(list));
+  return fail(ErrorKind::kInvalid,
+              "no item named " + show_text(step.name) + ", there are: " + names_of(list));
 }
 
 Result<Json*> descend(Json& at, const Step& step) {
   if (at.is_array()) return descend_list(at, step);
-  if (step.index) return fail(ErrorKind::kInvalid, "[" + std::to_string(*step.index) + "] of something that is no list");
+  if (step.index)
+    return fail(ErrorKind::kInvalid,
+                "[" + std::to_string(*step.index) + "] of something that is no list");
   if (at.is_null()) at = Json::object();
-  if (!at.is_object()) return fail(ErrorKind::kInvalid, show_text(step.name) + " lies in a plain value");
+  if (!at.is_object())
+    return fail(ErrorKind::kInvalid, show_text(step.name) + " lies in a plain value");
   return &at[step.name];
 }
 
@@ -102,8 +108,10 @@ Status apply_set(Json& document, std::string_view assignment) {
   if (steps.empty() || steps.size() > static_cast<std::size_t>(kMaxDepth)) {
     return context({ErrorKind::kInvalid, "is no path=value, such as sync.quorum=2"});
   }
-  constexpr std::array<std::string_view, 5> kTop{"apiVersion", "kind", "metadata", "spec", "status"};
-  if (std::find(kTop.begin(), kTop.end(), steps.front().name) == kTop.end()) steps.insert(steps.begin(), {"spec", {}});
+  constexpr std::array<std::string_view, 5> kTop{"apiVersion", "kind", "metadata", "spec",
+                                                 "status"};
+  if (std::find(kTop.begin(), kTop.end(), steps.front().name) == kTop.end())
+    steps.insert(steps.begin(), {"spec", {}});
   auto value = read_value(assignment.substr(equals + 1));
   if (!value) return context(value.error());
   Json* at = &document;

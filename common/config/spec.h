@@ -1,6 +1,7 @@
 #pragma once
-// The DecoupledTraining resource (docs/resource.md) as typed values with their defaults. Sizes in elements or bytes,
-// times in seconds unless the name says otherwise. Parsing and validation: parse.h.
+// The DecoupledTraining resource (docs/resource.md) as typed values with their defaults. Sizes in
+// elements or bytes, times in seconds unless the name says otherwise. Parsing and validation:
+// parse.h.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -88,10 +89,10 @@ struct GraceSpec {
 };
 
 struct SyncSpec {
-  std::int32_t fragments = 24;   // P
-  std::int32_t interval = 24;    // H
-  std::int32_t overlap = 2;      // tau
-  std::int32_t quorum = 1;       // K
+  std::int32_t fragments = 24;  // P
+  std::int32_t interval = 24;   // H
+  std::int32_t overlap = 2;     // tau
+  std::int32_t quorum = 1;      // K
   GraceSpec grace;
   std::string fragmentation = "balanced";
   MergeRule merge = MergeRule::kRda;
@@ -99,8 +100,8 @@ struct SyncSpec {
   CodecName uplink = CodecName::kInt4;
   CodecName downlink = CodecName::kInt4;
   double blend = 0.0;
-  std::int32_t max_lead = 0;      // resolved: max(2H, H/P + overlap + 1)
-  std::int32_t start_units = 0;   // resolved: sum of learnerUnits
+  std::int32_t max_lead = 0;     // resolved: max(2H, H/P + overlap + 1)
+  std::int32_t start_units = 0;  // resolved: sum of learnerUnits
   double start_timeout_seconds = 300;
   bool operator==(const SyncSpec&) const = default;
 };
@@ -201,11 +202,11 @@ struct TrainingSpec {
 struct DecoupledTraining {
   std::string name;
   std::string name_space = "default";
-  std::string uid;             // empty until an API server or MemoryCluster gave one
+  std::string uid;  // empty until an API server or MemoryCluster gave one
   std::int64_t generation = 1;
   std::map<std::string, std::string> labels;
   std::map<std::string, std::string> annotations;
-  TrainingSpec spec;           // every default resolved
+  TrainingSpec spec;  // every default resolved
   bool operator==(const DecoupledTraining&) const = default;
 };
 

@@ -12,7 +12,9 @@ namespace {
 
 // Length of the well-formed UTF-8 sequence at the start of text, 0 when there is none (RFC 3629).
 std::size_t utf8_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned>(static_cast<unsigned char>(text[i])); };
+  const auto byte = [&](std::size_t i) {
+    return static_cast<unsigned>(static_cast<unsigned char>(text[i]));
+  };
   const unsigned first = byte(0);
   if (first < 0x80) return 1;
   const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
@@ -30,13 +32,15 @@ std::size_t utf8_length(std::string_view text) {
 
 Status check_text(std::string_view text) {
   if (text.size() > kMaxTextBytes) {
-    return fail(ErrorKind::kTooLarge, "the document has " + std::to_string(text.size()) + " bytes, at most " +
-                                          std::to_string(kMaxTextBytes) + " are read");
+    return fail(ErrorKind::kTooLarge, "the document has " + std::to_string(text.size()) +
+                                          " bytes, at most " + std::to_string(kMaxTextBytes) +
+                                          " are read");
   }
   for (std::size_t at = 0; at < text.size();) {
     const auto c = static_cast<unsigned char>(text[at]);
     if ((c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F) {
-      return fail(ErrorKind::kInvalid, "control character " + std::to_string(c) + " at byte " + std::to_string(at));
+      return fail(ErrorKind::kInvalid,
+                  "control character " + std::to_string(c) + " at byte " + std::to_string(at));
     }
     const std::size_t length = utf8_length(text.substr(at));
     if (length == 0) return fail(ErrorKind::kInvalid, "not UTF-8 at byte " + std::to_string(at));
@@ -76,7 +80,8 @@ Status check_value(const nlohmann::json& value) {
     }
     if (!at->is_structured()) continue;
     if (depth > kMaxDepth) {
-      return fail(ErrorKind::kTooLarge, "nested deeper than " + std::to_string(kMaxDepth) + " levels");
+      return fail(ErrorKind::kTooLarge,
+                  "nested deeper than " + std::to_string(kMaxDepth) + " levels");
     }
     for (const auto& item : *at) open.emplace_back(&item, depth + 1);
   }

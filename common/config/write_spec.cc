@@ -54,12 +54,16 @@ Json model(const ModelSpec& in) {
 Json data(const DataSpec& in) {
   Json validation = Json::array();
   for (const ValidationData& set : in.validation) {
-    validation.push_back(
-        {{"name", set.name}, {"path", set.path}, {"everySteps", set.every_steps}, {"sequences", set.sequences}});
+    validation.push_back({{"name", set.name},
+                          {"path", set.path},
+                          {"everySteps", set.every_steps},
+                          {"sequences", set.sequences}});
   }
-  return {{"train", {{"path", in.train.path}, {"format", to_string(in.train.format)}, {"tokenizer", "bytes"}}},
-          {"validation", std::move(validation)},
-          {"volume", volume(in.volume)}};
+  return {
+      {"train",
+       {{"path", in.train.path}, {"format", to_string(in.train.format)}, {"tokenizer", "bytes"}}},
+      {"validation", std::move(validation)},
+      {"volume", volume(in.volume)}};
 }
 
 Json inner(const InnerSpec& in) {
@@ -81,7 +85,10 @@ Json sync(const SyncSpec& in) {
           {"interval", in.interval},
           {"overlap", in.overlap},
           {"quorum", in.quorum},
-          {"grace", {{"rule", to_string(in.grace.rule)}, {"steps", in.grace.steps}, {"fraction", in.grace.fraction}}},
+          {"grace",
+           {{"rule", to_string(in.grace.rule)},
+            {"steps", in.grace.steps},
+            {"fraction", in.grace.fraction}}},
           {"fragmentation", in.fragmentation},
           {"merge", to_string(in.merge)},
           {"embeddingMerge", to_string(in.embedding_merge)},
@@ -115,7 +122,8 @@ Json outer_optimizer(const OuterOptimizerSpec& in) {
 Json datacenter(const DatacenterSpec& in) {
   Json overrides = Json::object();
   if (in.inner.batch_size) overrides["batchSize"] = *in.inner.batch_size;
-  if (in.inner.gradient_accumulation) overrides["gradientAccumulation"] = *in.inner.gradient_accumulation;
+  if (in.inner.gradient_accumulation)
+    overrides["gradientAccumulation"] = *in.inner.gradient_accumulation;
   Json image{{"pullSecrets", in.pull_secrets}};
   if (!in.learner_image.empty()) image["learner"] = in.learner_image;
   return {{"name", in.name},
@@ -128,9 +136,12 @@ Json datacenter(const DatacenterSpec& in) {
 }
 
 Json restart(const RestartSpec& in) {
-  return {{"backoffLimit", in.backoff_limit},         {"backoffSeconds", in.backoff_seconds},
-          {"maxBackoffSeconds", in.max_backoff_seconds}, {"resetSeconds", in.reset_seconds},
-          {"nodeLostSeconds", in.node_lost_seconds},  {"stallSeconds", in.stall_seconds}};
+  return {{"backoffLimit", in.backoff_limit},
+          {"backoffSeconds", in.backoff_seconds},
+          {"maxBackoffSeconds", in.max_backoff_seconds},
+          {"resetSeconds", in.reset_seconds},
+          {"nodeLostSeconds", in.node_lost_seconds},
+          {"stallSeconds", in.stall_seconds}};
 }
 
 Json metadata(const DecoupledTraining& in) {
@@ -170,11 +181,16 @@ Json to_json(const DecoupledTraining& training) {
             {"datacenters", std::move(datacenters)},
             {"restart", restart(in.restart)},
             {"recovery",
-             {{"timeoutSeconds", in.recovery.timeout_seconds}, {"precision", to_string(in.recovery.precision)}}},
+             {{"timeoutSeconds", in.recovery.timeout_seconds},
+              {"precision", to_string(in.recovery.precision)}}},
             {"security", {{"tls", "off"}, {"mutual", false}}}};
-  if (in.ttl_seconds_after_finished) spec["ttlSecondsAfterFinished"] = *in.ttl_seconds_after_finished;
+  if (in.ttl_seconds_after_finished)
+    spec["ttlSecondsAfterFinished"] = *in.ttl_seconds_after_finished;
   if (in.active_deadline_seconds) spec["activeDeadlineSeconds"] = *in.active_deadline_seconds;
-  return {{"apiVersion", kApiVersion}, {"kind", kKind}, {"metadata", metadata(training)}, {"spec", std::move(spec)}};
+  return {{"apiVersion", kApiVersion},
+          {"kind", kKind},
+          {"metadata", metadata(training)},
+          {"spec", std::move(spec)}};
 }
 
 }  // namespace archipelago::config

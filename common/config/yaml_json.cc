@@ -48,7 +48,8 @@ bool is_float(std::string_view text) {
 std::optional<Json> integer(std::string_view text) {
   const bool plus = !text.empty() && text[0] == '+';
   const std::string_view number = plus ? text.substr(1) : text;
-  const std::string_view digits = !number.empty() && number[0] == '-' && !plus ? number.substr(1) : number;
+  const std::string_view digits =
+      !number.empty() && number[0] == '-' && !plus ? number.substr(1) : number;
   if (digits.empty() || (digits.size() > 1 && digits[0] == '0')) return std::nullopt;
   for (const char c : digits) {
     if (!digit(c)) return std::nullopt;
@@ -56,11 +57,13 @@ std::optional<Json> integer(std::string_view text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
   if (error == std::errc() && end == number.data() + number.size()) return Json(value);
-  return std::nullopt;  // too large for 63 bits: a float, which integer fields refuse with its digits
+  return std::nullopt;  // too large for 63 bits: a float, which integer fields refuse with its
+                        // digits
 }
 
 Json plain_scalar(const std::string& text) {
-  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return nullptr;
+  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL")
+    return nullptr;
   if (text == "true" || text == "True" || text == "TRUE") return true;
   if (text == "false" || text == "False" || text == "FALSE") return false;
   if (const auto value = integer(text)) return *value;
@@ -68,13 +71,14 @@ Json plain_scalar(const std::string& text) {
     double value = 0;
     const char* begin = text.data() + (text[0] == '+' ? 1 : 0);
     const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
-    if (error == std::errc() && end == text.data() + text.size() && std::isfinite(value)) return value;
+    if (error == std::errc() && end == text.data() + text.size() && std::isfinite(value))
+      return value;
   }
   return text;
 }
 
-// yaml-cpp takes a quote that is never closed and swallows the rest of the text. True when nothing at the position is
-// quoted, or the quote ends.
+// yaml-cpp takes a quote that is never closed and swallows the rest of the text. True when nothing
+// at the position is quoted, or the quote ends.
 bool closed_quote(std::string_view text, int position) {
   if (position < 0 || static_cast<std::size_t>(position) >= text.size()) return true;
   const char quote = text[static_cast<std::size_t>(position)];
@@ -111,7 +115,8 @@ class Handler final : public YAML::EventHandler {
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     if (builder_.expects_key()) stop("an alias can't be a key", mark);
-    if (++aliases_ > kMaxAliases) stop("more than " + std::to_string(kMaxAliases) + " aliases", mark);
+    if (++aliases_ > kMaxAliases)
+      stop("more than " + std::to_string(kMaxAliases) + " aliases", mark);
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) stop("an alias inside its own anchor", mark);
     if (depth_ + found->second.depth > kMaxDepth) stop("is nested too deeply by an alias", mark);
@@ -149,7 +154,8 @@ class Handler final : public YAML::EventHandler {
     throw Stop();
   }
 
-  void scalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& text) {
+  void scalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+              const std::string& text) {
     if (tag != "?" && !closed_quote(text_, mark.pos)) stop("a quote is never closed", mark);
     if (builder_.expects_key()) {
       if (text == "<<" && tag == "?") stop("merge keys (<<) are not supported", mark);
@@ -167,8 +173,10 @@ class Handler final : public YAML::EventHandler {
     if (!builder_.value(std::move(value))) throw Stop();
   }
 
-  void start(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Json container) {
-    if (builder_.expects_key()) stop("a list or object can't be a key; a bracket may never be closed", mark);
+  void start(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+             Json container) {
+    if (builder_.expects_key())
+      stop("a list or object can't be a key; a bracket may never be closed", mark);
     if (tag != "?" && !tag.empty()) stop("tag " + show_text(tag) + " is not supported", mark);
     open_.push_back({anchor, nodes_++, 0});
     ++depth_;
@@ -180,7 +188,8 @@ class Handler final : public YAML::EventHandler {
     open_.pop_back();
     --depth_;
     if (!builder_.close()) throw Stop();
-    if (closed.anchor != 0) anchors_[closed.anchor] = {builder_.last(), nodes_ - closed.nodes_before, closed.deepest + 1};
+    if (closed.anchor != 0)
+      anchors_[closed.anchor] = {builder_.last(), nodes_ - closed.nodes_before, closed.deepest + 1};
     deepen(closed.deepest + 1);
   }
 
@@ -199,14 +208,16 @@ class Handler final : public YAML::EventHandler {
 
 class IgnoreAll final : public YAML::EventHandler {
  public:
-  void OnDocumentStart(const YAML::Mark& mark) override { throw YAML::ParserException(mark, "second document"); }
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    throw YAML::ParserException(mark, "second document");
+  }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
   void OnAlias(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
   void OnScalar(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
                 const std::string& /*text*/) override {}
-  void OnSequenceStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
-                       YAML::EmitterStyle::value /*style*/) override {}
+  void OnSequenceStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/,
+                       YAML::anchor_t /*anchor*/, YAML::EmitterStyle::value /*style*/) override {}
   void OnSequenceEnd() override {}
   void OnMapStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
                   YAML::EmitterStyle::value /*style*/) override {}
@@ -219,19 +230,29 @@ std::optional<FieldError> run(std::string_view text, DocumentBuilder& builder) {
     std::istringstream in{std::string(text)};
     YAML::Parser parser(in);
     Handler handler(text, builder);
-    if (!parser.HandleNextDocument(handler)) return FieldError{"", "", "", "", "the document is empty", 0};
+    if (!parser.HandleNextDocument(handler))
+      return FieldError{"", "", "", "", "the document is empty", 0};
     IgnoreAll none;
     try {
       if (parser.HandleNextDocument(none)) throw YAML::ParserException(YAML::Mark::null_mark(), "");
     } catch (const YAML::ParserException& ex) {
-      return FieldError{"", "", "one document", "split the file at its '---'",
-                        "the text goes on after the first document", ex.mark.is_null() ? 0 : ex.mark.line + 1};
+      return FieldError{"",
+                        "",
+                        "one document",
+                        "split the file at its '---'",
+                        "the text goes on after the first document",
+                        ex.mark.is_null() ? 0 : ex.mark.line + 1};
     }
     return std::nullopt;
   } catch (const Stop&) {
     return std::nullopt;
   } catch (const YAML::Exception& ex) {
-    return FieldError{"", "", "", "", "not YAML: " + ex.msg.substr(0, 200), ex.mark.is_null() ? 0 : ex.mark.line + 1};
+    return FieldError{"",
+                      "",
+                      "",
+                      "",
+                      "not YAML: " + ex.msg.substr(0, 200),
+                      ex.mark.is_null() ? 0 : ex.mark.line + 1};
   } catch (const std::exception& ex) {
     return FieldError{"", "", "", "", "not YAML: " + std::string(ex.what()).substr(0, 200), 0};
   }
@@ -242,9 +263,11 @@ std::optional<FieldError> run(std::string_view text, DocumentBuilder& builder) {
 tl::expected<YamlDocument, std::vector<FieldError>> parse_yaml_text(std::string_view text) {
   // yaml-cpp's scanner looks ahead in long runs of brackets; refuse those before it does.
   if (bracket_depth(text) > 1000) {
-    return tl::unexpected(std::vector<FieldError>{{"", "", "", "", "brackets are nested deeper than 1000 levels", 0}});
+    return tl::unexpected(std::vector<FieldError>{
+        {"", "", "", "", "brackets are nested deeper than 1000 levels", 0}});
   }
-  if (text.substr(0, 3) == "\xEF\xBB\xBF") text.remove_prefix(3);  // or every mark would be off by it
+  if (text.substr(0, 3) == "\xEF\xBB\xBF")
+    text.remove_prefix(3);  // or every mark would be off by it
   DocumentBuilder builder;
   const auto syntax = run(text, builder);
   std::vector<FieldError> errors = builder.take_errors();

@@ -1,9 +1,10 @@
 // What a run needs, at sizes where 32 bits are not enough.
+#include "common/config/estimate.h"
+
 #include <limits>
 
 #include <catch2/catch.hpp>
 
-#include "common/config/estimate.h"
 #include "good_spec.h"
 
 namespace archipelago::config {
@@ -84,7 +85,8 @@ TEST_CASE("figures saturate instead of wrapping") {
   checkpoint.keep = 100;
   SyncSpec sync;
   sync.fragments = sync.interval = 1;
-  CHECK(storage_need(size.parameters, checkpoint, sync).total == std::numeric_limits<std::int64_t>::max());
+  CHECK(storage_need(size.parameters, checkpoint, sync).total ==
+        std::numeric_limits<std::int64_t>::max());
 }
 
 TEST_CASE("sizes are shown in binary units, rounded up") {
@@ -96,13 +98,15 @@ TEST_CASE("sizes are shown in binary units, rounded up") {
 
 TEST_CASE("a claim too small for the model is refused with the figure") {
   const std::vector<std::string> sets{
-      "model={hiddenSize: 3072, layers: 28, heads: 24, kvHeads: 8, intermediateSize: 8192, vocabSize: 128256, "
+      "model={hiddenSize: 3072, layers: 28, heads: 24, kvHeads: 8, intermediateSize: 8192, "
+      "vocabSize: 128256, "
       "contextLength: 8192}",
       "data.train.format=tokens-u32"};
   const auto errors = errors_of(sets);
   REQUIRE(errors.size() == 1);
   CHECK(errors[0].path == "spec.outerOptimizer.storage.size");
-  CHECK_THAT(format_error(errors[0]), Catch::Contains("3212749824 parameters") && Catch::Contains("231Gi or more"));
+  CHECK_THAT(format_error(errors[0]),
+             Catch::Contains("3212749824 parameters") && Catch::Contains("231Gi or more"));
   std::vector<std::string> enough = sets;
   enough.emplace_back("outerOptimizer.storage.size=231Gi");
   CHECK(errors_of(enough).empty());

@@ -51,7 +51,8 @@ TEST_CASE("the quickstart is the run that its page describes") {
   CHECK(spec.sync.downlink == CodecName::kInt4);
   CHECK(size.parameters < 1'000'000);
   CHECK(size.tensors >= 24);
-  CHECK(spec.inner.batch_size * spec.inner.gradient_accumulation * spec.model.context_length <= 1024);
+  CHECK(spec.inner.batch_size * spec.inner.gradient_accumulation * spec.model.context_length <=
+        1024);
   CHECK(spec.budget.global_steps >= 1000);
   CHECK(spec.inner.warmup_steps * 20 == spec.budget.global_steps);
   CHECK(spec.restart.stall_seconds == 10);

@@ -76,7 +76,8 @@ TEST_CASE("unknown fields get the nearest known one, and lists stay lists") {
   reader.finish();
   REQUIRE(errors.errors().size() == 2);
   CHECK(format_error(errors.errors()[0]) ==
-        "spec.sync.intervall: is an unknown field, allowed: interval, fragments. HINT: did you mean interval?");
+        "spec.sync.intervall: is an unknown field, allowed: interval, fragments. HINT: did you "
+        "mean interval?");
   CHECK(errors.errors()[1].hint.empty());
   CHECK(errors.touches("spec.sync"));
   CHECK(errors.touches("spec.sync.zzzzzz"));
@@ -91,7 +92,8 @@ TEST_CASE("nearest counts a transposition once and ignores case") {
 }
 
 TEST_CASE("values in errors are short, valid UTF-8, and never a deep dump") {
-  CHECK(show_value("a\xC3\x28" "b") == "\"a\xEF\xBF\xBD(b\"");
+  CHECK(show_value("a\xC3\x28"
+                   "b") == "\"a\xEF\xBF\xBD(b\"");
   CHECK(show_text(std::string(500, 'x')).size() <= 80);
   CHECK(show_value(Json::array({1, 2, 3})) == "a list of 3");
   CHECK(show_value(std::numeric_limits<double>::quiet_NaN()) == "null");
@@ -109,8 +111,8 @@ TEST_CASE("quantities") {
   CHECK(*parse_cpu("500m") == Approx(0.5));
   CHECK(*parse_cpu("1") == 1.0);
   CHECK(*parse_cpu("1.5") == 1.5);
-  for (const char* bad : {"", "Gi", "-1Gi", "1 Gi", "1GB", "1gi", "0x10", "1.2.3", "nan", "1e", "1e99", "8Ei", ".",
-                          "1h30m", "99999999999999999999"}) {
+  for (const char* bad : {"", "Gi", "-1Gi", "1 Gi", "1GB", "1gi", "0x10", "1.2.3", "nan", "1e",
+                          "1e99", "8Ei", ".", "1h30m", "99999999999999999999"}) {
     CAPTURE(bad);
     CHECK_FALSE(parse_bytes(bad));
   }

@@ -25,9 +25,13 @@ TEST_CASE("the good spec is good") { CHECK(format_errors(errors_of({})).empty())
 TEST_CASE("rules between fields") {
   const auto [sets, path, part] = GENERATE(table<Sets, std::string, std::string>({
       {{"sync.interval=10", "sync.fragments=3"}, "spec.sync.fragments", "1, 2, 5, 10"},
-      {{"sync.interval=2", "sync.fragments=4"}, "spec.sync.fragments", "does not divide interval 2"},
+      {{"sync.interval=2", "sync.fragments=4"},
+       "spec.sync.fragments",
+       "does not divide interval 2"},
       {{"sync.overlap=24"}, "spec.sync.overlap", "allowed: 1 to 23"},
-      {{"sync.fragments=1", "sync.interval=1", "sync.overlap=2"}, "spec.sync.overlap", "allowed: 1"},
+      {{"sync.fragments=1", "sync.interval=1", "sync.overlap=2"},
+       "spec.sync.overlap",
+       "allowed: 1"},
       {{"sync.quorum=5"}, "spec.sync.quorum", "allowed: 1 to 4"},
       {{"sync.startUnits=5"}, "spec.sync.startUnits", "allowed: 1 to 4"},
       {{"sync.maxLead=3"}, "spec.sync.maxLead", "4 or more"},
@@ -38,15 +42,29 @@ TEST_CASE("rules between fields") {
       {{"model.kvHeads=3"}, "spec.model.kvHeads", "1, 2, 4"},
       {{"model.kvHeads=8"}, "spec.model.kvHeads", "does not divide heads 4"},
       {{"model.vocabSize=255"}, "spec.model.vocabSize", "256 or more"},
-      {{"model.vocabSize=65537", "data.train.format=tokens-u16"}, "spec.model.vocabSize", "tokens-u32"},
+      {{"model.vocabSize=65537", "data.train.format=tokens-u16"},
+       "spec.model.vocabSize",
+       "tokens-u32"},
       {{"datacenters[1].name=us-east"}, "spec.datacenters[1].name", "two datacenters"},
-      {{"outerOptimizer.datacenter=us-eats"}, "spec.outerOptimizer.datacenter", "did you mean us-east?"},
+      {{"outerOptimizer.datacenter=us-eats"},
+       "spec.outerOptimizer.datacenter",
+       "did you mean us-east?"},
       {{"datacenters=[]"}, "spec.datacenters", "is required"},
-      {{"datacenters=[{name: a, learnerUnits: 0}]"}, "spec.datacenters[0].learnerUnits", "can't train"},
-      {{"datacenters[0].learnerUnits=200", "datacenters[1].learnerUnits=57"}, "spec.datacenters", "1 to 256"},
-      {{"data.validation=[{path: a}, {path: b}]"}, "spec.data.validation[1].name", "two validation sets"},
-      {{"data.volume={claim: c, hostPath: /data}"}, "spec.data.volume.hostPath", "one of claim and hostPath"},
-      {{"restart.backoffSeconds=301"}, "spec.restart.maxBackoffSeconds", "less than backoffSeconds"},
+      {{"datacenters=[{name: a, learnerUnits: 0}]"},
+       "spec.datacenters[0].learnerUnits",
+       "can't train"},
+      {{"datacenters[0].learnerUnits=200", "datacenters[1].learnerUnits=57"},
+       "spec.datacenters",
+       "1 to 256"},
+      {{"data.validation=[{path: a}, {path: b}]"},
+       "spec.data.validation[1].name",
+       "two validation sets"},
+      {{"data.volume={claim: c, hostPath: /data}"},
+       "spec.data.volume.hostPath",
+       "one of claim and hostPath"},
+      {{"restart.backoffSeconds=301"},
+       "spec.restart.maxBackoffSeconds",
+       "less than backoffSeconds"},
       {{"inner.warmupSteps=2001"}, "spec.inner.warmupSteps", "0 to 2000"},
       {{"outerOptimizer.storage.adopt=true"}, "spec.outerOptimizer.storage.adopt", "existingClaim"},
       {{"outerOptimizer.storage.size=9Mi"}, "spec.outerOptimizer.storage.size", "or more"},
@@ -54,7 +72,7 @@ TEST_CASE("rules between fields") {
   check_refused(sets, path, part);
 }
 
-TEST_CASE("every number has a range, every word a list") {
+TEST_CASE("every number has a range, every word a list: training") {
   const auto [set, path] = GENERATE(table<std::string, std::string>({
       {"sync.quorum=0", "spec.sync.quorum"},
       {"sync.quorum=-1", "spec.sync.quorum"},
@@ -87,6 +105,12 @@ TEST_CASE("every number has a range, every word a list") {
       {"inner.seed=1e+06", "spec.inner.seed"},
       {"inner.precision=fp16", "spec.inner.precision"},
       {"inner.batchSize=010", "spec.inner.batchSize"},
+  }));
+  check_refused({set}, path, "allowed: ");
+}
+
+TEST_CASE("every number has a range, every word a list: model, data, placement") {
+  const auto [set, path] = GENERATE(table<std::string, std::string>({
       {"outer.momentum=1", "spec.outer.momentum"},
       {"outer.nesterov=yes", "spec.outer.nesterov"},
       {"budget.globalSteps=0", "spec.budget.globalSteps"},
@@ -99,12 +123,16 @@ TEST_CASE("every number has a range, every word a list") {
       {"data.volume.hostPath=../x", "spec.data.volume.hostPath"},
       {"outerOptimizer.storage.size=ten", "spec.outerOptimizer.storage.size"},
       {"outerOptimizer.storage.accessModes=[]", "spec.outerOptimizer.storage.accessModes"},
-      {"outerOptimizer.storage.accessModes=[ReadOnlyMany]", "spec.outerOptimizer.storage.accessModes[0]"},
+      {"outerOptimizer.storage.accessModes=[ReadOnlyMany]",
+       "spec.outerOptimizer.storage.accessModes[0]"},
       {"outerOptimizer.checkpoint.journal=bf16", "spec.outerOptimizer.checkpoint.journal"},
       {"datacenters[0].learnerUnits=two", "spec.datacenters[0].learnerUnits"},
-      {"datacenters[0].template.resources.limits.cpu=half", "spec.datacenters[0].template.resources.limits.cpu"},
-      {"datacenters[0].template.resources.limits.memory=2", "spec.datacenters[0].template.resources.limits.memory"},
-      {"datacenters[0].template.nodeSelector.ssd=true", "spec.datacenters[0].template.nodeSelector.ssd"},
+      {"datacenters[0].template.resources.limits.cpu=half",
+       "spec.datacenters[0].template.resources.limits.cpu"},
+      {"datacenters[0].template.resources.limits.memory=2",
+       "spec.datacenters[0].template.resources.limits.memory"},
+      {"datacenters[0].template.nodeSelector.ssd=true",
+       "spec.datacenters[0].template.nodeSelector.ssd"},
       {"datacenters[0].template.ressources={}", "spec.datacenters[0].template.ressources"},
       {"recovery.precision=int4", "spec.recovery.precision"},
       {"sync=fast", "spec.sync"},
@@ -139,30 +167,34 @@ TEST_CASE("fields without behaviour are refused, their defaults accepted") {
 }
 
 TEST_CASE("the defaults of fields without behaviour may be given") {
-  CHECK(format_errors(errors_of({"datacenters[0].workersPerUnit=1", "datacenters[0].minWorkersPerUnit=1",
-                                 "datacenters[0].scavenge={extra: 0}", "model.initFrom={}",
-                                 "data.train.tokenizer=bytes", "inner.optimizer=adamw", "sync.fragmentation=balanced",
-                                 "sync.blend=0.0", "sync.published=fp32", "sync.waitTimeoutSeconds=3600",
-                                 "outerOptimizer.shards=single", "outerOptimizer.checkpoint.keepEvery=0",
-                                 "outerOptimizer.snapshot={everySteps: 0, size: 10Gi, storageClassName: ''}",
-                                 "outerOptimizer.endpoint=", "outerOptimizer.service={type: ClusterIP}",
-                                 "security={tls: off, mutual: false}", "ttlSecondsAfterFinished=null"}))
+  CHECK(format_errors(
+            errors_of({"datacenters[0].workersPerUnit=1", "datacenters[0].minWorkersPerUnit=1",
+                       "datacenters[0].scavenge={extra: 0}", "model.initFrom={}",
+                       "data.train.tokenizer=bytes", "inner.optimizer=adamw",
+                       "sync.fragmentation=balanced", "sync.blend=0.0", "sync.published=fp32",
+                       "sync.waitTimeoutSeconds=3600", "outerOptimizer.shards=single",
+                       "outerOptimizer.checkpoint.keepEvery=0",
+                       "outerOptimizer.snapshot={everySteps: 0, size: 10Gi, storageClassName: ''}",
+                       "outerOptimizer.endpoint=", "outerOptimizer.service={type: ClusterIP}",
+                       "security={tls: off, mutual: false}", "ttlSecondsAfterFinished=null"}))
             .empty());
 }
 
 TEST_CASE("names: characters, derived lengths, digit growth") {
-  const std::string long_name(39, 'a');
+  const std::string long_name(49, 'a');
   check_refused({"metadata.name=Upper"}, "metadata.name", "a-z");
   check_refused({"metadata.name=under_score"}, "metadata.name", "a-z");
   check_refused({"metadata.name=1st"}, "metadata.name", "starting with a letter");
   check_refused({"metadata.name=dotted.name"}, "metadata.name", "a-z");
   check_refused({"metadata.name=" + std::string(200, 'a')}, "metadata.name", "a-z");
-  check_refused({"metadata.name=" + long_name}, "metadata.name", "at most 38 characters");
+  check_refused({"metadata.name=" + long_name}, "metadata.name", "at most 48 characters");
   check_refused({"datacenters[0].name=US_East"}, "spec.datacenters[0].name", "a-z");
-  // RUN-DATACENTER-ORDINAL-i123456: 7 + 1 + 45 + 1 + 1 + 8 = 63 with one digit of ordinal, 64 with two.
+  // RUN-DATACENTER-ORDINAL-i123456: 7 + 1 + 45 + 1 + 1 + 8 = 63 with one digit of ordinal, 64 with
+  // two.
   const std::string datacenter = "datacenters[0].name=" + std::string(45, 'd');
   CHECK(errors_of({datacenter}).empty());
-  check_refused({datacenter, "datacenters[0].learnerUnits=11"}, "spec.datacenters[0].name", "64 characters");
+  check_refused({datacenter, "datacenters[0].learnerUnits=11"}, "spec.datacenters[0].name",
+                "64 characters");
 }
 
 TEST_CASE("a wrong field silences the rules that read it, and no others") {
@@ -177,7 +209,8 @@ TEST_CASE("whole numbers of seven digits and more stay plain digits") {
   const std::string text = to_json(training).dump();
   CHECK_THAT(text, Catch::Contains("\"seed\":20161216"));
   CHECK_THAT(text, Catch::Contains("\"globalSteps\":100000000"));
-  check_refused({"budget.globalSteps=1e+06"}, "spec.budget.globalSteps", "write the plain digits 1000000");
+  check_refused({"budget.globalSteps=1e+06"}, "spec.budget.globalSteps",
+                "write the plain digits 1000000");
 }
 
 }  // namespace

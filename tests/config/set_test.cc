@@ -20,7 +20,8 @@ TEST_CASE("overrides by index, by name, by absolute path") {
   REQUIRE(apply_set(document, "data.validation.main.everySteps=7"));
   REQUIRE(apply_set(document, "metadata.name=other"));
   REQUIRE(apply_set(document, "spec.inner.betas=[0.8, 0.9]"));
-  REQUIRE(apply_set(document, "datacenters[1].template.nodeSelector.topology\\.kubernetes\\.io/zone=b"));
+  REQUIRE(apply_set(document,
+                    "datacenters[1].template.nodeSelector.topology\\.kubernetes\\.io/zone=b"));
   REQUIRE(apply_set(document, "metadata.annotations.note=a=b, c: d#e"));
   CHECK(document["spec"]["sync"]["quorum"] == 2);
   CHECK(document["spec"]["datacenters"][0]["learnerUnits"] == 3);
@@ -28,7 +29,8 @@ TEST_CASE("overrides by index, by name, by absolute path") {
   CHECK(document["spec"]["data"]["validation"][0]["everySteps"] == 7);
   CHECK(document["metadata"]["name"] == "other");
   CHECK(document["spec"]["inner"]["betas"] == Json({0.8, 0.9}));
-  CHECK(document["spec"]["datacenters"][1]["template"]["nodeSelector"]["topology.kubernetes.io/zone"] == "b");
+  CHECK(document["spec"]["datacenters"][1]["template"]["nodeSelector"]
+                ["topology.kubernetes.io/zone"] == "b");
 }
 
 TEST_CASE("overrides that can't be applied say why") {

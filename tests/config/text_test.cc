@@ -151,18 +151,21 @@ TEST_CASE("aliases are copies, within limits") {
     std::string text = "a0: &a0 [x, x]\n";
     for (int i = 1; i <= 30; ++i) {
       const std::string before = "*a" + std::to_string(i - 1);
-      text += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + before + ", " + before + "]\n";
+      text += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + before + ", " + before +
+              "]\n";
     }
     CHECK_THAT(yaml_error(text), Catch::Contains("values"));
   }
   SECTION("long strings count by their length") {
-    const std::string text = "a: &a " + std::string(500'000, 'x') + "\nb: &b [*a, *a, *a]\nc: [*b, *b, *b]\n";
+    const std::string text =
+        "a: &a " + std::string(500'000, 'x') + "\nb: &b [*a, *a, *a]\nc: [*b, *b, *b]\n";
     CHECK_THAT(yaml_error(text), Catch::Contains("values"));
   }
   SECTION("nesting by aliases counts as nesting") {
     std::string text = "a0: &a0 [x]\n";
     for (int i = 1; i <= 40; ++i) {
-      text += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [*a" + std::to_string(i - 1) + "]\n";
+      text += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [*a" +
+              std::to_string(i - 1) + "]\n";
     }
     CHECK_THAT(yaml_error(text), Catch::Contains("nested too deeply"));
   }
@@ -172,7 +175,8 @@ TEST_CASE("deep nesting and large documents end with an error, in JSON and YAML"
   CHECK_THAT(yaml_error(repeat("[", 10'000)), Catch::Contains("nested"));
   CHECK_THAT(yaml_error("a: " + repeat("[", 200'000)), Catch::Contains("nested"));
   CHECK_THAT(yaml_error(repeat("{\"a\":", 200'000)), Catch::Contains("nested"));
-  CHECK_THAT(yaml_error(repeat("{\"a\":[", 40) + "1" + repeat("]}", 40)), Catch::Contains("nested"));
+  CHECK_THAT(yaml_error(repeat("{\"a\":[", 40) + "1" + repeat("]}", 40)),
+             Catch::Contains("nested"));
   CHECK_THAT(yaml_error(repeat("- ", 200'000)), Catch::Contains("nested"));
   CHECK_THAT(yaml_error(repeat("? ", 50'000)), !Catch::Equals(""));
   CHECK_THAT(yaml_error(repeat("\"[\": [", 2'000)), Catch::Contains("nested"));

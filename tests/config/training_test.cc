@@ -37,7 +37,8 @@ TEST_CASE("defaults that follow from other fields") {
   CHECK(good({"sync.fragments=1", "sync.interval=100"}).spec.sync.max_lead == 200);
   CHECK(good({"sync.fragments=1", "sync.interval=4", "sync.overlap=3"}).spec.sync.max_lead == 8);
   CHECK(good({"sync.fragments=1", "sync.interval=1"}).spec.sync.overlap == 1);
-  CHECK(good({"sync.fragments=1", "sync.interval=1"}).spec.sync.max_lead == 3);  // H/P + overlap + 1
+  CHECK(good({"sync.fragments=1", "sync.interval=1"}).spec.sync.max_lead ==
+        3);  // H/P + overlap + 1
   CHECK(good({"budget.globalSteps=40"}).spec.inner.warmup_steps == 40);
   CHECK(good({"datacenters[0].learnerUnits=0"}).spec.sync.start_units == 2);
 }
@@ -57,8 +58,10 @@ TEST_CASE("the resolved spec round-trips") {
       "sync.uplink=int8",
       "outerOptimizer.checkpoint.journal=off",
       "outerOptimizer.storage={size: 20Gi, existingClaim: old, adopt: true, retain: Delete}",
-      "datacenters[1]={name: eu-west, learnerUnits: 3, inner: {batchSize: 4}, data: {volume: {claim: c}}, "
-      "template: {resources: {limits: {cpu: 500m, memory: 2Gi, nvidia.com/gpu: 1}}, nodeSelector: {zone: b}}}",
+      "datacenters[1]={name: eu-west, learnerUnits: 3, inner: {batchSize: 4}, data: {volume: "
+      "{claim: c}}, "
+      "template: {resources: {limits: {cpu: 500m, memory: 2Gi, nvidia.com/gpu: 1}}, nodeSelector: "
+      "{zone: b}}}",
       "ttlSecondsAfterFinished=0",
       "activeDeadlineSeconds=100",
       "suspend=true",
@@ -67,7 +70,9 @@ TEST_CASE("the resolved spec round-trips") {
   if (!parsed) FAIL(format_errors(parsed.error()));
   CHECK(parsed->spec.datacenters[1].cpu_limit == Approx(0.5));
   CHECK(parsed->spec.datacenters[1].memory_limit_bytes == (std::int64_t{2} << 30));
-  CHECK(Json::parse(parsed->spec.datacenters[1].template_json)["resources"]["limits"]["nvidia.com/gpu"] == 1);
+  CHECK(Json::parse(
+            parsed->spec.datacenters[1].template_json)["resources"]["limits"]["nvidia.com/gpu"] ==
+        1);
   const auto again = parse_training(to_json(*parsed));
   if (!again) FAIL(format_errors(again.error()));
   CHECK((*again == *parsed));
@@ -140,12 +145,16 @@ spec:
   CAPTURE(errors);
   CHECK(training.error().size() == 5);
   CHECK_THAT(errors, Catch::Contains("metadata.name (line 3): \"Islands\" is not allowed"));
-  CHECK_THAT(errors, Catch::Contains("spec.sync.fragments (line 7): 3 does not divide interval 10"));
+  CHECK_THAT(errors,
+             Catch::Contains("spec.sync.fragments (line 7): 3 does not divide interval 10"));
   CHECK_THAT(errors, Catch::Contains("spec.sync.qourum (line 8): is an unknown field"));
   CHECK_THAT(errors, Catch::Contains("did you mean quorum?"));
-  CHECK_THAT(errors, Catch::Contains("spec.restart.stallSeconds (line 10): \"1h30m\" is not a number, allowed: 1 to "
-                                     "86400. HINT: write it in seconds: 5400"));
-  CHECK_THAT(errors, Catch::Contains("workersPerUnit (line 12): 2 is not supported yet, allowed: 1"));
+  CHECK_THAT(errors,
+             Catch::Contains(
+                 "spec.restart.stallSeconds (line 10): \"1h30m\" is not a number, allowed: 1 to "
+                 "86400. HINT: write it in seconds: 5400"));
+  CHECK_THAT(errors,
+             Catch::Contains("workersPerUnit (line 12): 2 is not supported yet, allowed: 1"));
 }
 
 }  // namespace
