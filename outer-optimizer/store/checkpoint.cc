@@ -189,7 +189,7 @@ std::uint64_t journal_bytes(const diloco::Fragmentation& fragmentation, std::int
   // 1.5 * 4N * every / P, in an order that neither overflows (N <= 2^48, every bounded) nor rounds to nothing.
   const auto p = static_cast<std::uint64_t>(std::max(1, fragmentation.count()));
   const std::uint64_t steps = static_cast<std::uint64_t>(std::clamp<std::int64_t>(every, 1, 4096));
-  return std::max<std::uint64_t>(1ULL << 20, 6 * elements / p * steps);
+  return std::max<std::uint64_t>(kMinJournalBytes, 6 * elements / p * steps);
 }
 
 std::uint64_t storage_needed(const diloco::Fragmentation& fragmentation, std::int64_t keep, std::int64_t every) {

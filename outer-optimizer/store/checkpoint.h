@@ -43,7 +43,8 @@ struct CheckpointInfo {
 // protocol.md §2.8: 12N(keep + 1) + 1.5 * 4N * every/P + the model; every: global steps between checkpoints.
 [[nodiscard]] std::uint64_t storage_needed(const diloco::Fragmentation& fragmentation, std::int64_t keep,
                                            std::int64_t every);
-// Journal bytes to reserve: 1.5 * 4N * every/P, at least 1 MiB.
+// Journal bytes to reserve: 1.5 * 4N * every/P (every: at most 4,096 here), at least kMinJournalBytes.
+inline constexpr std::uint64_t kMinJournalBytes = 64ULL << 10;
 [[nodiscard]] std::uint64_t journal_bytes(const diloco::Fragmentation& fragmentation, std::int64_t every);
 
 // Steps of the complete-looking checkpoints in a folder, ascending by number (999 < 1000).

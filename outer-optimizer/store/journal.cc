@@ -22,6 +22,7 @@ constexpr std::size_t kFileHeader = 64;
 constexpr std::size_t kRecordHeader = 40;
 constexpr std::size_t kTrailer = 8;
 constexpr std::size_t kPiece = 1U << 20;
+constexpr std::uint64_t kGrowth = 64U << 10;  // a file that outgrows its reservation grows in multiples of this
 
 std::uint64_t padded(std::uint64_t n) { return (n + 7) / 8 * 8; }
 
@@ -95,7 +96,7 @@ class Reader {
     Checksum checksum;
     checksum.add(id_);
     std::vector<std::byte> piece(kPiece);
-    const std::uint64_t end = at + kRecordHeader + header.head + header.tensor;
+    const std::uint64_t end = at + header.total() - kTrailer;
     for (std::uint64_t from = at; from < end;) {
       const auto part = std::span(piece).first(std::min<std::uint64_t>(kPiece, end - from));
       if (!read_at(fd_.get(), part, from)) return false;
@@ -103,7 +104,7 @@ class Reader {
       from += part.size();
     }
     std::array<std::byte, kTrailer> trailer{};
-    if (!read_at(fd_.get(), trailer, at + header.total() - kTrailer)) return false;
+    if (!read_at(fd_.get(), trailer, end)) return false;
     return get<std::uint64_t>(trailer, 0) == checksum.value();
   }
 
@@ -312,7 +313,7 @@ Status Journal::create_file(std::uint64_t generation) {
 
 Status Journal::make_room(std::uint64_t bytes) {
   if (bytes <= allocated_ - end_) return {};
-  const std::uint64_t size = (end_ + bytes + kPiece - 1) / kPiece * kPiece;
+  const std::uint64_t size = (end_ + bytes + kGrowth - 1) / kGrowth * kGrowth;
   ARCH_TRY_VOID(ops_.preallocate(fd_.get(), size));
   allocated_ = size;
   return {};
@@ -351,8 +352,9 @@ Status Journal::append(RecordType type, std::string_view head, std::uint64_t ten
     checksum.add(std::span(piece).subspan(old));
     first += take;
   }
-  piece.resize(piece.size() + padded(kRecordHeader + head.size() + tensor_bytes) -
-               (kRecordHeader + head.size() + tensor_bytes));
+  const std::array<std::byte, 8> zeros{};
+  const std::uint64_t unpadded = kRecordHeader + head.size() + tensor_bytes;
+  add(std::span(zeros).first(padded(unpadded) - unpadded));
   piece.resize(piece.size() + kTrailer);
   put(std::span(piece), piece.size() - kTrailer, checksum.value());
   ARCH_TRY_VOID(flush());

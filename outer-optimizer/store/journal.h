@@ -7,7 +7,7 @@
 //   header, 64 bytes: magic "ARCHJRN1", generation u64, first sequence u64, random id u64, zeros, xxh3 of the first 56
 //   record, at a multiple of 8: header, 40 bytes: magic u32, type u32, sequence u64, head bytes u64, tensor bytes u64,
 //                               xxh3 of (id, the first 32); head; tensor; zeros to a multiple of 8;
-//                               xxh3 of (id, header, head, tensor), 8 bytes
+//                               xxh3 of (id, all of these), 8 bytes
 // The id keeps bytes of an older file, should the disk hand them out, from ever looking like a record of this one.
 #include <cstdint>
 #include <filesystem>

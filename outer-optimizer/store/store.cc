@@ -26,8 +26,6 @@ namespace archipelago::outer {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::uint64_t kJournalBeforeLayout = 1ULL << 20;
-
 std::uint64_t free_space(const fs::path& folder) {
   struct statvfs info {};
   if (::statvfs(folder.c_str(), &info) != 0) return 0;
@@ -114,7 +112,7 @@ Status Store::Impl::open(const OnState& on_state) {
   JournalReplay replayed;
   const Journal::Start start{base.journal_generation, base.journal_sequence, report.found};
   const std::uint64_t reserve =
-      report.found ? journal_bytes(fragmentation, options.checkpoint_every) : kJournalBeforeLayout;
+      report.found ? journal_bytes(fragmentation, options.checkpoint_every) : kMinJournalBytes;
   auto opened = Journal::open(*ops, journal_folder, start, reserve,
                               [&](const JournalRecord& record) { return replay(record, on_state); }, &replayed);
   if (!opened) return fail(opened.error());
