@@ -1,0 +1,271 @@
+#include "operator/reconcile/reconciler.h"
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/backoff.h"
+#include "common/config/parse.h"
+#include "operator/api/json.h"
+#include "operator/api/labels.h"
+#include "operator/api/names.h"
+#include "operator/plan/observe.h"
+#include "operator/plan/plan.h"
+
+namespace archipelago::op {
+
+using nlohmann::json;
+
+struct Reconciler::Pass {
+  ObjectKey key;
+  Object training;
+  Decision decision;
+  Memory memory;
+  ReconcileOutcome outcome;
+};
+
+namespace {
+
+std::string join(const std::vector<config::FieldError>& errors) {
+  std::string out;
+  for (const config::FieldError& e : errors) {
+    if (out.size() > 4 * kMaxConditionMessage) break;
+    if (!out.empty()) out += "; ";
+    out += config::format_error(e);
+  }
+  return out;
+}
+
+Result<std::optional<ObservedChild>> read_child(const Cluster& cluster, Kind kind,
+                                                const ObjectKey& key,
+                                                const std::string& owner_uid) {
+  const auto object = cluster.get(kind, key);
+  if (object) return observe_child(object->json(), owner_uid);
+  if (object.error().kind == ErrorKind::kNotFound) return std::nullopt;
+  return fail(object.error().with_context("read " + std::string(to_string(kind)) + " " + key.name));
+}
+
+// 403 of RBAC, told from quota and admission by the API server's wording.
+bool is_forbidden(const Error& error) {
+  return error.kind == ErrorKind::kRefused && error.message.find(" cannot ") != std::string::npos;
+}
+}  // namespace
+
+Reconciler::Reconciler(Cluster& cluster, const StateReader& reader, const Clock& clock, Logger log,
+                       ReconcileOptions options)
+    : cluster_(cluster),
+      reader_(reader),
+      clock_(clock),
+      log_(std::move(log)),
+      options_(std::move(options)) {}
+
+ReconcileOutcome Reconciler::reconcile(const ObjectKey& key, const PolledInput& polled) {
+  const auto training = reader_.training(key);
+  if (!training) {
+    std::lock_guard lock(mutex_);
+    memory_.erase(key);
+    ReconcileOutcome gone;
+    gone.result = ReconcileResult::kGone;
+    return gone;
+  }
+  Pass pass{key, *training, {}, memory_of(key, training->uid()), {}};
+  pass.outcome.run_uid = training->uid();
+  if (training->deleting()) return pass.outcome;  // its children go by owner reference
+  auto run = config::parse_training(training->json());
+  if (!run) {
+    pass.decision =
+        plan_invalid(parse_status(training->status()), key.name_space, key.name, training->uid(),
+                     training->generation(), join(run.error()), clock_.wall());
+    act(pass);
+    remember(key, std::move(pass.memory));
+    return pass.outcome;
+  }
+  auto observed = observe(*training, std::move(*run), polled, pass.memory);
+  if (!observed) {
+    log_.warn("cluster not readable", {{"run", key.name}, {"error", observed.error().describe()}});
+    pass.outcome.result = ReconcileResult::kRetry;
+    return pass.outcome;
+  }
+  pass.decision = plan(*observed, options_.plan);
+  pass.outcome.requeue = pass.decision.requeue;
+  pass.outcome.settings = pass.decision.settings;
+  for (const ObservedPod& p : observed->pods) {
+    if (p.role == kRoleOuter && p.ready && !p.finished() &&
+        p.uid == pass.decision.status.outer.pod_uid)
+      pass.outcome.outer = p;
+    for (const std::string& unit : pass.decision.probe_units)
+      if (p.unit == unit && p.phase == PodPhase::kRunning) pass.outcome.probe_pods.push_back(p);
+  }
+  act(pass);
+  remember(key, std::move(pass.memory));
+  return pass.outcome;
+}
+
+Reconciler::Memory Reconciler::memory_of(const ObjectKey& key, const std::string& uid) {
+  std::lock_guard lock(mutex_);
+  const auto it = memory_.find(key);
+  if (it != memory_.end() && it->second.uid == uid) return it->second;
+  Memory fresh;
+  fresh.uid = uid;
+  return fresh;
+}
+
+void Reconciler::remember(const ObjectKey& key, Memory memory) {
+  std::lock_guard lock(mutex_);
+  memory_.insert_or_assign(key, std::move(memory));
+}
+
+Result<Observed> Reconciler::observe(const Object& training, config::DecoupledTraining run,
+                                     const PolledInput& polled, const Memory& memory) const {
+  Observed out;
+  const std::string uid = training.uid();
+  const std::string ns = training.name_space();
+  run.name = training.name();
+  run.name_space = ns;
+  run.uid = uid;
+  run.generation = training.generation();
+  out.status = parse_status(training.status());
+  for (const Object& pod : reader_.pods(ns, uid)) out.pods.push_back(observe_pod(pod.json()));
+  out.nodes_known = reader_.nodes_known();
+  for (const ObservedPod& p : out.pods)
+    if (const auto node = p.node.empty() ? std::nullopt : reader_.node(p.node))
+      out.nodes.insert_or_assign(p.node, observe_node(node->json()));
+  ARCH_TRY(out.service,
+           read_child(cluster_, Kind::kService, {ns, outer_service_name(run.name)}, uid));
+  ARCH_TRY(out.config_map,
+           read_child(cluster_, Kind::kConfigMap, {ns, spec_config_map_name(run.name)}, uid));
+  ARCH_TRY(out.claim,
+           read_child(cluster_, Kind::kClaim, {ns, outer_claim_name(run.name, uid)}, uid));
+  out.polled = polled.status;
+  out.probes = polled.probes;
+  out.problems = memory.problems;
+  for (const auto& [name, refused] : memory.refused) out.problems.push_back(refused.problem);
+  out.now = clock_.wall();
+  out.seed = options_.seed;
+  out.run = std::move(run);
+  return out;
+}
+
+void Reconciler::act(Pass& pass) {
+  if (!write_status(pass)) return;
+  execute(pass);
+  for (const EventRecord& e : pass.decision.events) cluster_.record(e);
+}
+
+bool Reconciler::write_status(Pass& pass) {
+  const TrainingStatus stored = parse_status(pass.training.status());
+  const TrainingStatus& next = pass.decision.status;
+  if (next == stored) return true;
+  const bool progress_only = differs_only_in_progress(next, stored);
+  const TimePoint now = clock_.now();
+  if (progress_only && pass.memory.wrote_progress) {
+    const TimePoint due = pass.memory.last_progress_write + options_.progress_write_interval;
+    if (now < due) {  // it yields to writes that carry a decision
+      if (!pass.outcome.requeue || *pass.outcome.requeue > due - now)
+        pass.outcome.requeue = due - now;
+      return true;
+    }
+  }
+  json body = pass.training.json();
+  body["status"] = to_json(next);
+  const auto written = cluster_.update_status(body);
+  if (written) {
+    pass.memory.last_progress_write = now;
+    pass.memory.wrote_progress = true;
+    return true;
+  }
+  const Error& error = written.error();
+  if (error.kind == ErrorKind::kConflict || error.kind == ErrorKind::kNotFound) {
+    pass.outcome.result = ReconcileResult::kConflict;
+    return false;
+  }
+  if (error.kind == ErrorKind::kInvalid) {
+    // The stored object itself breaks the schema: no status can be written until its spec changes.
+    if (pass.memory.unwritable_generation != pass.training.generation()) {
+      pass.memory.unwritable_generation = pass.training.generation();
+      log_.error("status refused by the server",
+                 {{"run", pass.key.name}, {"error", error.message}});
+      cluster_.record({Kind::kTraining, pass.key.name_space, pass.key.name, pass.training.uid(),
+                       true, "StatusRefused", cut_utf8(error.message, 800), clock_.wall(), ""});
+    }
+    pass.outcome.requeue.reset();
+    return false;
+  }
+  log_.warn("status not written", {{"run", pass.key.name}, {"error", error.describe()}});
+  pass.outcome.result = ReconcileResult::kRetry;
+  return false;
+}
+
+void Reconciler::execute(Pass& pass) {
+  pass.memory.problems.clear();
+  const auto keep = [&](std::optional<ExecutionProblem> problem) {
+    if (problem) pass.memory.problems.push_back(std::move(*problem));
+  };
+  for (const json& object : pass.decision.applies) {
+    const auto applied = cluster_.apply(object);
+    if (!applied) keep(refusal(pass, string_at(object, {"metadata", "name"}), applied.error()));
+  }
+  for (const DeleteAction& d : pass.decision.deletes) {
+    const Status removed =
+        cluster_.remove(d.kind, {pass.key.name_space, d.name}, {d.uid, d.grace_seconds});
+    if (removed || removed.error().kind == ErrorKind::kNotFound) continue;
+    if (removed.error().kind == ErrorKind::kConflict)
+      continue;  // another object of that name: not ours to delete
+    keep(refusal(pass, d.name, removed.error()));
+  }
+  create_all(pass);
+}
+
+// What was refused is tried again with a backoff of its own, whatever else wakes the run: a full
+// quota must not turn every event into a request.
+void Reconciler::create_all(Pass& pass) {
+  std::map<std::string, Refusal> still;
+  const TimePoint now = clock_.now();
+  for (const json& object : pass.decision.creates) {
+    const std::string name =
+        string_at(object, {"kind"}) + "/" + string_at(object, {"metadata", "name"});
+    const auto known = pass.memory.refused.find(name);
+    Refusal next = known != pass.memory.refused.end() ? known->second : Refusal{};
+    if (known == pass.memory.refused.end() || next.again <= now) {
+      auto problem = create(pass, object);
+      if (!problem) continue;
+      Rng rng(options_.seed + static_cast<std::uint64_t>(next.count));
+      next.again = now + backoff_delay({seconds(1), seconds(60), 2.0, 0.2}, next.count, rng);
+      ++next.count;
+      next.problem = std::move(*problem);
+    }
+    const Duration wait = next.again - now;
+    if (!pass.outcome.requeue || *pass.outcome.requeue > wait) pass.outcome.requeue = wait;
+    still.insert_or_assign(name, std::move(next));
+  }
+  pass.memory.refused = std::move(still);
+}
+
+std::optional<ExecutionProblem> Reconciler::create(Pass& pass, const json& object) {
+  const std::string name = string_at(object, {"metadata", "name"});
+  const auto made = cluster_.create(object);
+  if (made) return std::nullopt;
+  if (made.error().kind != ErrorKind::kConflict) return refusal(pass, name, made.error());
+  const Kind kind = parse_kind(string_at(object, {"kind"})).value_or(Kind::kPod);
+  const auto there = cluster_.get(kind, {pass.key.name_space, name});
+  if (!there) return refusal(pass, name, there.error());
+  // Ours: an earlier pass made it and our view had not caught up.
+  if (observe_child(there->json(), pass.training.uid()).ours) return std::nullopt;
+  pass.outcome.result = ReconcileResult::kRetry;
+  return ExecutionProblem{
+      ProblemKind::kNameConflict, name,
+      "a " + std::string(to_string(kind)) +
+          " of this name belongs to something else; rename the run, or remove it"};
+}
+
+std::optional<ExecutionProblem> Reconciler::refusal(Pass& pass, const std::string& name,
+                                                    const Error& error) {
+  pass.outcome.result = ReconcileResult::kRetry;
+  if (error.kind == ErrorKind::kInvalid || error.kind == ErrorKind::kRefused)
+    return ExecutionProblem{
+        is_forbidden(error) ? ProblemKind::kForbidden : ProblemKind::kPodRejected, name,
+        error.message};
+  log_.warn("action failed",
+            {{"run", pass.key.name}, {"object", name}, {"error", error.describe()}});
+  return std::nullopt;
+}
+
+}  // namespace archipelago::op

@@ -1,0 +1,111 @@
+#pragma once
+// One pass over one run, in this order: read -> plan -> status -> execute -> events. A charge, a
+// new incarnation or an end stands in status before anything that would destroy its evidence is
+// done; on conflict nothing is executed.
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "operator/cluster/cluster.h"
+#include "operator/plan/decision.h"
+#include "operator/plan/observed.h"
+#include "operator/plan/options.h"
+
+namespace archipelago::op {
+
+// Where a pass reads objects that are watched: a store, or in tests the cluster itself.
+// Thread-safe.
+class StateReader {
+ public:
+  virtual ~StateReader() = default;
+  [[nodiscard]] virtual std::optional<Object> training(const ObjectKey& key) const = 0;
+  // Controlled by that uid, in that namespace.
+  [[nodiscard]] virtual std::vector<Object> pods(const std::string& name_space,
+                                                 const std::string& owner_uid) const = 0;
+  [[nodiscard]] virtual std::optional<Object> node(const std::string& name) const = 0;
+  // False where nodes can't be read at all (no permission): a missing one then proves nothing.
+  [[nodiscard]] virtual bool nodes_known() const = 0;
+};
+
+// What the poller has cached of one run.
+struct PolledInput {
+  std::optional<PolledStatus> status;
+  std::map<std::string, ObservedProbe> probes;  // by unit
+};
+
+struct ReconcileOptions {
+  PlanOptions plan;
+  Duration progress_write_interval = seconds(10);
+  std::uint64_t seed = 1;
+};
+
+enum class ReconcileResult {
+  kDone,
+  kGone,      // no such run (any more)
+  kConflict,  // the status was stale: read again soon
+  kRetry,     // something was refused or unreachable: again after a backoff
+};
+
+struct ReconcileOutcome {
+  ReconcileResult result = ReconcileResult::kDone;
+  std::optional<Duration> requeue;
+  std::string run_uid;
+  std::optional<ObservedPod> outer;        // the ready outer optimizer, to be polled
+  std::vector<ObservedPod> probe_pods;     // learners whose admin port is to be asked
+  std::optional<nlohmann::json> settings;  // for the outer optimizer
+};
+
+class Reconciler {
+ public:
+  Reconciler(Cluster& cluster, const StateReader& reader, const Clock& clock, Logger log,
+             ReconcileOptions options);
+
+  // Calls for one key never overlap (work queue); for different keys they may.
+  [[nodiscard]] ReconcileOutcome reconcile(const ObjectKey& key, const PolledInput& polled);
+
+ private:
+  struct Refusal {
+    int count = 0;
+    TimePoint again{};
+    ExecutionProblem problem;
+  };
+  struct Memory {  // lost without harm at a restart
+    std::string uid;
+    std::map<std::string, Refusal>
+        refused;  // creates by object name: each with a backoff of its own
+    std::vector<ExecutionProblem> problems;  // of everything else
+    TimePoint last_progress_write{};
+    bool wrote_progress = false;
+    std::int64_t unwritable_generation = 0;  // whose status the server refuses
+  };
+  struct Pass;
+
+  Memory memory_of(const ObjectKey& key, const std::string& uid);
+  void remember(const ObjectKey& key, Memory memory);
+  [[nodiscard]] Result<Observed> observe(const Object& training, config::DecoupledTraining run,
+                                         const PolledInput& polled, const Memory& memory) const;
+  void act(Pass& pass);
+  // True when the pass may go on to execute.
+  [[nodiscard]] bool write_status(Pass& pass);
+  void execute(Pass& pass);
+  void create_all(Pass& pass);
+  [[nodiscard]] std::optional<ExecutionProblem> create(Pass& pass, const nlohmann::json& object);
+  // nullopt: unreachable rather than refused; the pass is retried either way.
+  [[nodiscard]] std::optional<ExecutionProblem> refusal(Pass& pass, const std::string& name,
+                                                        const Error& error);
+
+  Cluster& cluster_;
+  const StateReader& reader_;
+  const Clock& clock_;
+  Logger log_;
+  const ReconcileOptions options_;
+  std::mutex mutex_;  // guards memory_
+  std::map<ObjectKey, Memory> memory_;
+};
+
+}  // namespace archipelago::op

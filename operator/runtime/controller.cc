@@ -1,0 +1,187 @@
+#include "operator/runtime/controller.h"
+
+#include <array>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+
+#include "operator/api/json.h"
+#include "operator/reconcile/reconciler.h"
+#include "operator/runtime/object_store.h"
+#include "operator/runtime/reflector.h"
+#include "operator/runtime/status_poller.h"
+#include "operator/runtime/work_queue.h"
+
+namespace archipelago::op {
+namespace {
+
+class StoreReader final : public StateReader {
+ public:
+  ObjectStore trainings;
+  ObjectStore pod_store;
+  ObjectStore nodes;
+
+  [[nodiscard]] std::optional<Object> training(const ObjectKey& key) const override {
+    return trainings.get(key);
+  }
+  [[nodiscard]] std::vector<Object> pods(const std::string& name_space,
+                                         const std::string& uid) const override {
+    return pod_store.controlled_by(name_space, uid);
+  }
+  [[nodiscard]] std::optional<Object> node(const std::string& name) const override {
+    return nodes.get({"", name});
+  }
+  // A cluster without a single node that we can see is one whose nodes we can't read.
+  [[nodiscard]] bool nodes_known() const override { return nodes.size() > 0; }
+};
+
+// The run that a child belongs to, by its controller reference.
+std::optional<ObjectKey> owner_of(const Object& child) {
+  const nlohmann::json& owners = at(child.json(), {"metadata", "ownerReferences"});
+  if (!owners.is_array()) return std::nullopt;
+  for (const nlohmann::json& o : owners)
+    if (bool_at(o, {"controller"}) && string_at(o, {"kind"}) == to_string(Kind::kTraining))
+      return ObjectKey{child.name_space(), string_at(o, {"name"})};
+  return std::nullopt;
+}
+
+PodEndpoint endpoint(const ObjectKey& run, const std::string& uid, const ObservedPod& pod) {
+  return {run.name_space, run.name, uid, pod.name, pod.uid, pod.ip};
+}
+
+std::string_view to_string(ReconcileResult r) {
+  switch (r) {
+    case ReconcileResult::kDone:
+      return "done";
+    case ReconcileResult::kGone:
+      return "gone";
+    case ReconcileResult::kConflict:
+      return "conflict";
+    case ReconcileResult::kRetry:
+      return "retry";
+  }
+  return "done";
+}
+}  // namespace
+
+struct Controller::Impl {
+  Impl(Cluster& cluster, OuterStatusSource& source, const Clock& c, Logger l, Metrics* m,
+       ControllerOptions o)
+      : clock(c),
+        log(std::move(l)),
+        options(std::move(o)),
+        queue(clock, options.seed),
+        reconciler(cluster, reader, clock, log,
+                   {options.plan, options.progress_write_interval, options.seed}),
+        poller(source, clock, log, {options.poll_interval, options.poll_deadline, 2, options.seed},
+               [this](const ObjectKey& key) { queue.add(key); }),
+        trainings(cluster, Kind::kTraining, options.name_space, reader.trainings, clock, log,
+                  [this](const Object& o2) { queue.add(o2.key()); }),
+        pods(cluster, Kind::kPod, options.name_space, reader.pod_store, clock, log,
+             [this](const Object& o2) {
+               if (const auto run = owner_of(o2)) queue.add(*run);
+             }),
+        nodes(cluster, Kind::kNode, "", reader.nodes, clock, log, [this](const Object&) {
+          for (const Object& t : reader.trainings.all()) queue.add(t.key());
+        }) {
+    if (m != nullptr) add_metrics(*m);
+  }
+
+  void add_metrics(Metrics& m) {
+    for (const ReconcileResult r : {ReconcileResult::kDone, ReconcileResult::kGone,
+                                    ReconcileResult::kConflict, ReconcileResult::kRetry})
+      total[static_cast<std::size_t>(r)] =
+          &m.counter("archipelago_operator_reconcile_total", "Reconciles by result",
+                     {{"result", std::string(to_string(r))}});
+    took = &m.histogram("archipelago_operator_reconcile_seconds", "Time of one reconcile",
+                        {0.0005, 0.001, 0.005, 0.02, 0.1, 0.5, 2, 10});
+    depth = &m.gauge("archipelago_operator_queue_depth", "Runs waiting for a reconcile");
+  }
+
+  void work(std::stop_token stop) {
+    while (const auto key = queue.take(stop)) {
+      if (reader_ready())
+        handle(*key);
+      else
+        queue.add_after(*key, seconds(0.02));  // a view that is not complete would miss pods
+      queue.done(*key);
+    }
+  }
+
+  [[nodiscard]] bool reader_ready() const { return trainings.synced() && pods.synced(); }
+
+  void handle(const ObjectKey& key) {
+    const TimePoint began = clock.now();
+    const auto training = reader.training(key);
+    const ReconcileOutcome out =
+        reconciler.reconcile(key, training ? poller.input(key, training->uid()) : PolledInput{});
+    if (took != nullptr) {
+      took->Observe(to_seconds(clock.now() - began));
+      total[static_cast<std::size_t>(out.result)]->Increment();
+      depth->Set(static_cast<double>(queue.size()));
+    }
+    if (out.result == ReconcileResult::kGone) {
+      poller.forget(key);
+      queue.forget(key);
+      return;
+    }
+    poller.follow(key, out.run_uid,
+                  out.outer ? std::optional(endpoint(key, out.run_uid, *out.outer)) : std::nullopt);
+    for (const ObservedPod& p : out.probe_pods)
+      poller.probe(key, p.unit, endpoint(key, out.run_uid, p));
+    if (out.settings) poller.send_settings(key, *out.settings);
+    if (out.result == ReconcileResult::kDone)
+      queue.forget(key);
+    else
+      queue.add_rate_limited(key);
+    if (out.requeue) queue.add_after(key, *out.requeue);
+  }
+
+  const Clock& clock;
+  Logger log;
+  const ControllerOptions options;
+  StoreReader reader;
+  WorkQueue queue;
+  Reconciler reconciler;
+  StatusPoller poller;
+  Reflector trainings;
+  Reflector pods;
+  Reflector nodes;
+  std::array<prometheus::Counter*, 4> total{};
+  prometheus::Histogram* took = nullptr;
+  prometheus::Gauge* depth = nullptr;
+  std::vector<std::jthread> workers;
+};
+
+Controller::Controller(Cluster& cluster, OuterStatusSource& source, const Clock& clock, Logger log,
+                       Metrics* metrics, ControllerOptions options)
+    : impl_(std::make_unique<Impl>(cluster, source, clock, std::move(log), metrics,
+                                   std::move(options))) {}
+
+Controller::~Controller() { stop(); }
+
+void Controller::start() {
+  impl_->nodes.start();
+  impl_->trainings.start();
+  impl_->pods.start();
+  impl_->poller.start();
+  for (int i = 0; i < std::max(impl_->options.workers, 1); ++i)
+    impl_->workers.emplace_back([impl = impl_.get()](std::stop_token stop) { impl->work(stop); });
+}
+
+void Controller::stop() {
+  for (std::jthread& w : impl_->workers) w.request_stop();
+  impl_->workers.clear();
+  impl_->poller.stop();
+  impl_->pods.stop();
+  impl_->trainings.stop();
+  impl_->nodes.stop();
+}
+
+bool Controller::synced() const { return impl_->reader_ready(); }
+
+}  // namespace archipelago::op

@@ -1,0 +1,47 @@
+#pragma once
+// Keys to reconcile: one slot a key however often it is added, never handed to two workers at once,
+// delayed and rate-limited re-adds.
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <stop_token>
+
+#include "common/base/backoff.h"
+#include "common/base/clock.h"
+#include "operator/cluster/object.h"
+
+namespace archipelago::op {
+
+class WorkQueue {
+ public:
+  WorkQueue(const Clock& clock, std::uint64_t seed,
+            BackoffPolicy backoff = {seconds(0.2), seconds(60), 2.0, 0.2});
+
+  void add(const ObjectKey& key);
+  // Of several times for one key the earliest counts.
+  void add_after(const ObjectKey& key, Duration delay);
+  // After the key's own backoff, which grows until forget().
+  void add_rate_limited(const ObjectKey& key);
+  void forget(const ObjectKey& key);
+  // Blocks; nullopt on stop. The caller says done(key) afterwards.
+  [[nodiscard]] std::optional<ObjectKey> take(std::stop_token stop);
+  void done(const ObjectKey& key);
+  [[nodiscard]] std::size_t size() const;
+
+ private:
+  void schedule(const ObjectKey& key, TimePoint at);  // with the lock
+
+  const Clock& clock_;
+  const BackoffPolicy backoff_;
+  mutable std::mutex mutex_;  // guards everything below
+  std::condition_variable_any changed_;
+  Rng rng_;
+  std::map<ObjectKey, TimePoint> due_;
+  std::set<ObjectKey> running_;
+  std::map<ObjectKey, int> failures_;
+  std::uint64_t changes_ = 0;
+};
+
+}  // namespace archipelago::op
