@@ -268,15 +268,18 @@ Result<UploadVerdict> SyncerCore::upload_started(const UploadKey& key, std::int3
   ARCH_TRY(UnitRecord * unit, impl_->units.authenticate(key.who));
   unit->last_heard = now;
   if (key.t <= impl_->clock.committed()) {
-    const CommitRecord* record = commit_record(key.t);
-    const bool merged = record != nullptr &&
-                        std::any_of(record->members.begin(), record->members.end(),
-                                    [&](const UploadKey& k) { return k.who == key.who; });
-    if (merged) return UploadVerdict::kRepeat;
+    if (impl_->merged_attempt(key.who, key.t)) return UploadVerdict::kRepeat;
     return fail(ErrorKind::kConflict, "round " + std::to_string(key.t.value) + " is committed, now at " +
                                           std::to_string(impl_->clock.committed().value));
   }
   return impl_->owner.started(key, fragment, base, bytes, now);
+}
+
+std::optional<std::int32_t> SyncerCore::Impl::merged_attempt(const UnitKey& who, GlobalStep t) const {
+  if (records.empty() || t < records.front().t || t > records.back().t) return std::nullopt;
+  for (const auto& key : records[static_cast<std::size_t>(t.value - records.front().t.value)].members)
+    if (key.who == who) return key.attempt;
+  return std::nullopt;
 }
 
 void SyncerCore::upload_bytes(const UploadKey& key, std::uint64_t received, TimePoint now) {
@@ -291,6 +294,8 @@ Result<std::int32_t> SyncerCore::upload_complete(const UploadInfo& info, TimePoi
                                          std::to_string(info.counters.steps) + " and " +
                                          std::to_string(info.counters.tokens));
   unit->last_heard = now;
+  // A repeat that was overtaken by its own first PUT: the same receipt.
+  if (const auto merged = impl_->merged_attempt(info.key.who, info.key.t)) return *merged;
   ARCH_TRY(const std::int32_t attempt, impl_->owner.complete(info, now));
   impl_->clock.uploaded(info.key.t, info.key.who.unit);
   if (impl_->ledger)

@@ -41,6 +41,8 @@ struct SyncerCore::Impl {
   void take_over(UnitRecord& unit, const HelloRequest& request, TimePoint now);
   void absorb(UnitRecord& unit, const ProgressReport& report, TimePoint now);
   void absorb_contributions(UnitRecord& unit, const ProgressReport& report);
+  // The attempt of this sender that was merged at committed step t, while remembered.
+  [[nodiscard]] std::optional<std::int32_t> merged_attempt(const UnitKey& who, GlobalStep t) const;
   void record_commit(CommitRecord record, std::uint64_t bytes_up);
   [[nodiscard]] SyncerState state() const;
 

@@ -37,13 +37,7 @@ std::vector<Outcome> SyncerCore::Impl::outcomes_for(const UnitRecord& unit) cons
   std::vector<Outcome> out;
   for (const auto& c : unit.last.contributes) {
     if (c.t > clock.committed()) continue;
-    bool merged = false;
-    if (!records.empty() && c.t >= records.front().t) {
-      const auto& record = records[static_cast<std::size_t>(c.t.value - records.front().t.value)];
-      merged = std::any_of(record.members.begin(), record.members.end(),
-                           [&](const UploadKey& key) { return key.who == unit.last.who; });
-    }
-    out.push_back({c.t, merged});
+    out.push_back({c.t, merged_attempt(unit.last.who, c.t).has_value()});
   }
   return out;
 }
