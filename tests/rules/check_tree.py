@@ -76,10 +76,9 @@ def check_includes(path, text):
 def strip(text):
     """Blanks comments, strings and preprocessor lines so that braces can be counted."""
     text = re.sub(r'R"(\w*)\((?:.|\n)*?\)\1"', lambda m: "\n" * m.group(0).count("\n"), text)
-    text = re.sub(r'/\*(?:.|\n)*?\*/', lambda m: "\n" * m.group(0).count("\n"), text)
-    text = re.sub(r'//[^\n]*', "", text)
-    text = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
-    text = re.sub(r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'", "' '", text)
+    # One pass, so that a comment mark inside a string and a quote inside a comment both stay what they are.
+    token = re.compile(r"""//[^\n]*|/\*(?:.|\n)*?\*/|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'""")
+    text = token.sub(lambda m: "\n" * m.group(0).count("\n") if m.group(0)[0] == "/" else '""', text)
     return re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*", lambda m: "\n" * m.group(0).count("\n"), text, flags=re.M)
 
 
