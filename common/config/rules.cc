@@ -192,8 +192,8 @@ void check_resources(const TrainingSpec& spec, Rules& rules) {
   }
   // An existing claim has a size of its own.
   if (!storage.existing_claim.empty()) return;
-  if (!rules.on({"spec.model", "spec.sync.fragments", "spec.sync.interval",
-                 "spec.outerOptimizer.storage", "spec.outerOptimizer.checkpoint"})) {
+  if (!rules.on({"spec.model", "spec.sync.interval", "spec.outerOptimizer.storage",
+                 "spec.outerOptimizer.checkpoint"})) {
     return;
   }
   const std::int64_t parameters = model_size(spec.model).parameters;
