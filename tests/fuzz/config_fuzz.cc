@@ -1,5 +1,5 @@
-// Any bytes as a DecoupledTraining and as a --set override: an answer, never an exception or a hang; and what is
-// accepted survives the round trip through JSON.
+// Any bytes as a DecoupledTraining and as a --set override: an answer, never an exception or a
+// hang; and what is accepted survives the round trip through JSON.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -23,7 +23,8 @@ void check_training(std::string_view text) {
 }
 
 void check_set(std::string_view text) {
-  nlohmann::json document{{"spec", {{"sync", {{"quorum", 1}}}, {"datacenters", {{{"name", "a"}}, {{"name", "b"}}}}}}};
+  nlohmann::json document{
+      {"spec", {{"sync", {{"quorum", 1}}}, {"datacenters", {{{"name", "a"}}, {{"name", "b"}}}}}}};
   if (apply_set(document, text)) static_cast<void>(parse_training(document));
 }
 
