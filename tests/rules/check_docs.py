@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Checks what the documents name: relative links and their anchors, back-ticked paths, command-line flags."""
+import itertools
+import pathlib
+import re
+import sys
+
+SKIPPED = ("build", "archipelago-run", "runs", "data", ".git", ".cache")
+# Folders whose paths are named in back-ticks. What a run makes (logs/, model/, ...) is not here.
+ROOTS = ("bench", "cli", "cmake", "common", "docs", "examples", "learner", "operator", "outer-optimizer", "simulator", "tests",
+         "third_party", ".ci")
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+PATH = re.compile(r"^[\w.\-+]+(/[\w.\-+*{},]+)+/?$")
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+# Flags of other programs that the documents mention.
+FOREIGN = {"--preset", "--benchmark_filter"}
+
+
+def prose(text):
+    """The text without fenced blocks, lines kept."""
+    out, fence = [], False
+    for line in text.splitlines():
+        if line.lstrip().startswith("```"):
+            fence = not fence
+            out.append("")
+        else:
+            out.append("" if fence else line)
+    return out
+
+
+def anchors(text):
+    found = set()
+    for line in prose(text):
+        heading = re.match(r"#+\s+(.*?)\s*$", line)
+        if heading:
+            plain = re.sub(r"[^\w\- ]", "", re.sub(r"`", "", heading.group(1)).lower())
+            found.add(plain.replace(" ", "-"))
+    return found
+
+
+def expand(word):
+    """a/{b,c}.h -> a/b.h, a/c.h"""
+    parts = re.split(r"\{([^{}]*)\}", word)
+    choices = [part.split(",") if i % 2 else [part] for i, part in enumerate(parts)]
+    return ["".join(choice) for choice in itertools.product(*choices)]
+
+
+def check_link(root, document, target):
+    if re.match(r"[a-z]+:", target):
+        return None
+    path, _, anchor = target.partition("#")
+    file = document if not path else (document.parent / path)
+    if not file.exists():
+        return f"link to {target}, which does not exist"
+    if anchor and file.suffix == ".md" and anchor not in anchors(file.read_text(encoding="utf-8")):
+        return f"link to {target}: no such heading"
+    return None
+
+
+def check_word(root, word):
+    if not PATH.match(word) or word.split("/")[0] not in ROOTS:
+        return None
+    for name in expand(word):
+        exists = any(root.glob(name.rstrip("/"))) if "*" in name else (root / name).exists()
+        if not exists:
+            return f"path {name}, which does not exist"
+    return None
+
+
+def check_document(root, document, flags):
+    problems = []
+    for number, line in enumerate(prose(document.read_text(encoding="utf-8")), 1):
+        found = [check_link(root, document, target) for target in LINK.findall(line)]
+        for code in CODE.findall(line):
+            found += [check_word(root, word) for word in code.split()]
+            found += [f"flag {flag}, which no program has" for flag in FLAG.findall(code) if flag not in flags]
+        problems += [f"{document.relative_to(root)}:{number}: {problem}" for problem in found if problem]
+    return problems
+
+
+def sources(root, suffixes):
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if not name.startswith(SKIPPED) and path.suffix in suffixes and path.is_file():
+            yield path
+
+
+def known_flags(root):
+    text = (root / "dev").read_text(encoding="utf-8") if (root / "dev").exists() else ""
+    for path in sources(root, (".cc", ".py")):
+        text += path.read_text(encoding="utf-8", errors="replace")
+    return set(re.findall(r'["\s,]((?:--)[a-z][a-z-]*[a-z])', text)) | FOREIGN
+
+
+def check_tree(root):
+    flags = known_flags(root)
+    return [p for document in sources(root, (".md",)) for p in check_document(root, document, flags)]
+
+
+def self_test():
+    import tempfile
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        (root / "docs").mkdir()
+        (root / "cli").mkdir()
+        (root / "cli/main.cc").write_text('app.add_option("--output", x);\n')
+        good = "# A b\n[x](#a-b) `cli/main.cc` `cli/main.{cc}` `--output DIR` `model/`\n```\n`cli/none.cc`\n```\n"
+        (root / "docs/a.md").write_text(good)
+        assert not check_tree(root), check_tree(root)
+        for bad in ("[x](gone.md)", "[x](#gone)", "`cli/gone.cc`", "`cli/*.py`", "`--gone`"):
+            (root / "docs/a.md").write_text(bad + "\n")
+            assert len(check_tree(root)) == 1, bad
+    print("the checker finds what it should")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--self-test"]:
+        self_test()
+        sys.exit(0)
+    found = check_tree(pathlib.Path(sys.argv[1]).resolve())
+    print("\n".join(found) or "all that the documents name exists")
+    sys.exit(1 if found else 0)
