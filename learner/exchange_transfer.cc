@@ -1,0 +1,273 @@
+// The bulk part of Exchange: frames up and down.
+#include <algorithm>
+#include <cstring>
+
+#include "learner/exchange.h"
+
+namespace archipelago::learner {
+namespace {
+
+constexpr Duration kTransferTimeout = std::chrono::hours(1);  // the io time-out ends a dead link long before
+constexpr Duration kDonorTimeout = std::chrono::seconds(30);  // without a complete state: another donor
+constexpr std::uint64_t kMaxInnerState = std::uint64_t{1} << 40;
+
+// A frame as one stream of header, payload and trailer without copying the payload.
+class FrameSource {
+ public:
+  FrameSource(const wire::FrameWriter& writer, std::span<const std::byte> payload,
+              std::span<const std::byte> trailer)
+      : parts_{writer.header_bytes(), payload, trailer} {}
+  [[nodiscard]] std::uint64_t size() const { return parts_[0].size() + parts_[1].size() + parts_[2].size(); }
+  [[nodiscard]] std::size_t copy(std::uint64_t offset, std::span<std::byte> into) const {
+    std::size_t done = 0;
+    std::uint64_t begin = 0;
+    for (const auto& part : parts_) {
+      if (offset + done < begin + part.size() && done < into.size()) {
+        const auto from = static_cast<std::size_t>(offset + done - begin);
+        const std::size_t n = std::min(part.size() - from, into.size() - done);
+        std::memcpy(into.data() + done, part.data() + from, n);
+        done += n;
+      }
+      begin += part.size();
+    }
+    return done;
+  }
+
+ private:
+  std::span<const std::byte> parts_[3];
+};
+
+}  // namespace
+
+wire::FrameHeader Exchange::header(wire::FrameKind kind, codec::Codec codec) const {
+  wire::FrameHeader header;
+  header.kind = kind;
+  header.codec = codec;
+  header.run_id = run_bytes_;
+  header.layout_digest = layout_bytes_;
+  header.session = session_bytes_;
+  header.unit = options_.hello.who.unit;
+  header.incarnation = options_.hello.who.incarnation;
+  return header;
+}
+
+Result<http::Response> Exchange::put_frame(http::Client& client, const std::string& path,
+                                           const wire::FrameHeader& head, std::span<const std::byte> payload) {
+  auto writer = wire::FrameWriter::create(head);
+  if (!writer) return fail(writer.error());
+  ARCH_TRY_VOID(writer->add_payload(payload));
+  auto trailer = writer->trailer();
+  if (!trailer) return fail(trailer.error());
+  const FrameSource source(*writer, payload, *trailer);
+  auto reply = client.put_stream(
+      path, {}, source.size(),
+      [&](std::uint64_t offset, std::span<std::byte> into) -> Result<std::size_t> { return source.copy(offset, into); },
+      kTransferTimeout);
+  if (reply && reply->ok()) counters_.bytes_up += source.size();
+  return reply;
+}
+
+void Exchange::upload_snapshot(const diloco::UploadOrder& order, Backoff& backoff, const std::stop_token& stop) {
+  const auto& snapshot = order.snapshot;
+  const auto answer = [&](diloco::UploadOutcome outcome) {
+    hub_.with_core(
+        [&](diloco::LearnerCore& core) { core.upload_result(snapshot.t, snapshot.attempt, outcome); });
+  };
+  const FragmentView& view = fragments_[snapshot.fragment];
+  std::vector<std::byte> payload;
+  if (const Status encoded =
+          encode_fragment(view, options_.uplink, hub_.buffer(snapshot.buffer, view.total), &payload);
+      !encoded) {
+    log_.error("snapshot refused by the codec", {{"fragment", snapshot.fragment}, {"error", encoded.error().describe()}});
+    return answer(diloco::UploadOutcome::kRefused);
+  }
+  wire::FrameHeader head = header(wire::FrameKind::kUpload, options_.uplink);
+  head.t = snapshot.t;
+  head.base = snapshot.base;
+  head.fragment = snapshot.fragment;
+  head.attempt = snapshot.attempt;
+  head.steps = order.info.counters.steps;
+  head.tokens = order.info.counters.tokens;
+  head.local_step = order.info.local_step;
+  for (const auto& position : order.info.consumed) head.consumed.push_back({position.block, 0, position.upto});
+  head.payload_bytes = payload.size();
+  auto reply = put_frame(*upload_client_, "/v1/rounds/" + std::to_string(snapshot.t.value) + "/upload", head, payload);
+  if (reply && reply->ok()) {
+    ++counters_.uploads;
+    backoff.failures = 0;
+    return answer(diloco::UploadOutcome::kReceipt);
+  }
+  ++counters_.uploads_failed;
+  const Error error = reply ? http::error_of(*reply, "PUT upload") : reply.error();
+  if (error.kind == ErrorKind::kConflict) return answer(diloco::UploadOutcome::kStale);
+  if (error.kind == ErrorKind::kRefused || error.kind == ErrorKind::kInvalid || error.kind == ErrorKind::kTooLarge ||
+      error.kind == ErrorKind::kUnsupported || error.kind == ErrorKind::kCorrupt) {
+    log_.error("upload refused", {{"global_step", snapshot.t.value}, {"error", error.describe()}});
+    return answer(diloco::UploadOutcome::kRefused);
+  }
+  answer(diloco::UploadOutcome::kRetry);
+  if (stop.stop_requested() || fatal(error, false)) return;
+  if (error.kind == ErrorKind::kNotFound) hello_again_ = true;
+  if (backoff.failures == 0)
+    log_.warn("upload not answered", {{"global_step", snapshot.t.value}, {"error", error.describe()}});
+  sleep(stop, backoff.next());
+}
+
+Status Exchange::upload_seed(const std::vector<float>& flat) {
+  std::vector<float> values;
+  std::vector<std::byte> payload;
+  for (std::int32_t p = 0; p < fragments_.count(); ++p) {
+    const FragmentView& view = fragments_[p];
+    values.clear();
+    for (std::size_t i = 0; i < view.elements.size(); ++i) {
+      const float* from = flat.data() + view.flat_offsets[i];
+      values.insert(values.end(), from, from + view.elements[i]);
+    }
+    ARCH_TRY_VOID(encode_fragment(view, codec::Codec::kFp32, values, &payload));
+    wire::FrameHeader head = header(wire::FrameKind::kSeedKeyframe, codec::Codec::kFp32);
+    head.fragment = p;
+    head.attempt = 1;
+    head.payload_bytes = payload.size();
+    auto reply = put_frame(*upload_client_, "/v1/rounds/0/upload", head, payload);
+    if (!reply) return fail(reply.error());
+    if (!reply->ok()) return fail(http::error_of(*reply, "PUT seed of fragment " + std::to_string(p)));
+  }
+  return {};
+}
+
+Status Exchange::fetch_fragment(const diloco::FetchOrder& order, bool* lost_base) {
+  const FragmentView& view = fragments_[order.fragment];
+  std::vector<std::byte> payload;
+  const std::size_t limit = payload_size(view, codec::Codec::kFp32) + 4096;
+  wire::FrameReader reader(
+      {.max_payload = limit},
+      [&](const wire::FrameHeader& head) -> Status {
+        payload.reserve(head.payload_bytes);
+        return {};
+      },
+      [&](std::span<const std::byte> piece) -> Status {
+        payload.insert(payload.end(), piece.begin(), piece.end());
+        return {};
+      });
+  auto reply = fetch_client_->get_stream(
+      "/v1/fragments/" + std::to_string(order.fragment) + "?have=" + std::to_string(order.have.value), {},
+      limit + wire::kMaxHeaderBytes + wire::kChecksumBytes,
+      [&](std::span<const std::byte> piece) {
+        counters_.bytes_down += piece.size();
+        return reader.feed(piece);
+      },
+      kTransferTimeout);
+  if (!reply) return fail(reply.error());
+  if (!reply->ok()) {
+    *lost_base = reply->status == 409;
+    return fail(http::error_of(*reply, "GET fragment " + std::to_string(order.fragment)));
+  }
+  // Nothing newer: asked too early, or the reply that named the version was of an older outer optimizer.
+  if (reply->status == 204) return fail(ErrorKind::kUnavailable, "no newer version yet");
+  ARCH_TRY_VOID(reader.finish());
+  return adopt_frame(order, *reader.header(), payload, lost_base);
+}
+
+Status Exchange::adopt_frame(const diloco::FetchOrder& order, const wire::FrameHeader& head,
+                             std::span<const std::byte> payload, bool* lost_base) {
+  const bool delta = head.kind == wire::FrameKind::kDelta;
+  if (head.run_id != run_bytes_ || head.layout_digest != layout_bytes_ || head.fragment != order.fragment ||
+      (!delta && head.kind != wire::FrameKind::kKeyframe))
+    return fail(ErrorKind::kCorrupt, "frame is of another run, layout, fragment or kind");
+  const FragmentView& view = fragments_[order.fragment];
+  std::shared_ptr<std::vector<float>> values;
+  if (delta) {
+    const Base base = hub_.bases().get(order.fragment, head.base);
+    if (base == nullptr) {
+      *lost_base = true;
+      return fail(ErrorKind::kConflict, "delta to version " + std::to_string(head.base.value) + ", which is not held");
+    }
+    values = std::make_shared<std::vector<float>>(*base);
+  } else {
+    values = std::make_shared<std::vector<float>>(static_cast<std::size_t>(view.total));
+  }
+  ARCH_TRY_VOID(decode_fragment(view, head.codec, payload, delta, *values));
+  if (!hub_.bases().put(order.fragment, head.t, std::move(values)))
+    return fail(ErrorKind::kUnavailable, "too many versions wait to be applied");
+  hub_.with_core([&](diloco::LearnerCore& core) {
+    core.fetched(order.fragment, delta ? head.base : diloco::kNoVersion, head.t);
+  });
+  return {};
+}
+
+Status Exchange::fetch_inner_state(const diloco::RecoveryTask& task) {
+  std::vector<std::byte> state;
+  wire::FrameReader reader(
+      {.max_payload = kMaxInnerState}, [&](const wire::FrameHeader&) -> Status { return {}; },
+      [&](std::span<const std::byte> piece) -> Status {
+        state.insert(state.end(), piece.begin(), piece.end());
+        return {};
+      });
+  const std::uint64_t limit = 64 + 8 * static_cast<std::uint64_t>(fragments_.elements());
+  auto reply = relay_client_->get_stream(
+      "/v1/recovery/" + http::url_encode(task.id), {}, limit + wire::kMaxHeaderBytes + wire::kChecksumBytes,
+      [&](std::span<const std::byte> piece) {
+        counters_.bytes_down += piece.size();
+        return reader.feed(piece);
+      },
+      kTransferTimeout);
+  if (!reply) return fail(reply.error());
+  if (!reply->ok()) return fail(http::error_of(*reply, "GET inner state from " + task.peer));
+  ARCH_TRY_VOID(reader.finish());
+  const auto& head = *reader.header();
+  if (head.kind != wire::FrameKind::kInnerState || head.run_id != run_bytes_ || head.layout_digest != layout_bytes_)
+    return fail(ErrorKind::kCorrupt, "inner state is of another run, layout or kind");
+  log_.info("inner state received",
+            {{"donor", head.unit}, {"donor_incarnation", head.incarnation.value}, {"bytes", state.size()}});
+  hub_.deliver_inner_state(task.id, std::move(state));
+  return {};
+}
+
+void Exchange::donate(const Donation& donation) {
+  const bool half = options_.recovery_precision == config::Precision::kBf16;
+  wire::FrameHeader head = header(wire::FrameKind::kInnerState, half ? codec::Codec::kBf16 : codec::Codec::kFp32);
+  head.fragment = -1;
+  head.local_step = hub_.look([](const diloco::LearnerCore& core) { return core.local_step(); });
+  head.payload_bytes = donation.state.size();
+  const auto reply = put_frame(*relay_client_, "/v1/recovery/" + http::url_encode(donation.id), head, donation.state);
+  log_.info("inner state donated", {{"relay", donation.id},
+                                    {"bytes", donation.state.size()},
+                                    {"result", !reply        ? reply.error().describe()
+                                               : reply->ok() ? "sent"
+                                                             : http::error_of(*reply, "PUT").describe()}});
+}
+
+void Exchange::relay(const std::stop_token& stop) {
+  std::string received;    // id of the last relay that was fetched or given up
+  std::string trying;
+  TimePoint give_up{};
+  while (!stop.stop_requested() && !hub_.ended()) {
+    if (const auto donation = hub_.take_donation()) {
+      donate(*donation);
+      continue;
+    }
+    const std::int64_t seen = hub_.generation();
+    const auto task = hub_.look([](const diloco::LearnerCore& core) { return core.recover_task(); });
+    if (!task || task->id == received || !greeted_) {
+      if (!hub_.has_donation()) hub_.wait_change(stop, seen, seconds(1));
+      continue;
+    }
+    if (task->id != trying) {
+      trying = task->id;
+      give_up = clock_.now() + kDonorTimeout;
+    }
+    const Status done = fetch_inner_state(*task);
+    if (stop.stop_requested()) return;
+    // 404: the donor has not reached a boundary, or still sends.
+    if (!done && done.error().kind == ErrorKind::kNotFound && clock_.now() < give_up) {
+      sleep(stop, seconds(0.1));
+      continue;
+    }
+    received = task->id;
+    if (done) continue;
+    log_.warn("inner state not received", {{"relay", task->id}, {"error", done.error().describe()}});
+    hub_.with_core([&](diloco::LearnerCore& core) { core.recovery_failed(task->id); });
+  }
+}
+
+}  // namespace archipelago::learner
