@@ -199,8 +199,10 @@ Result<ChaosSchedule> ChaosSchedule::parse(const json& file, const ChaosNames& n
   return fail(ErrorKind::kInvalid, text);
 }
 
-void ChaosSchedule::skip_until_step(std::int64_t global_step) {
-  std::erase_if(events_, [&](const ChaosEvent& e) { return e.at_step && *e.at_step <= global_step; });
+void ChaosSchedule::skip_until(std::int64_t global_step, double seconds) {
+  std::erase_if(events_, [&](const ChaosEvent& e) {
+    return (e.at_step && *e.at_step <= global_step) || (e.at_seconds && *e.at_seconds <= seconds);
+  });
 }
 
 std::vector<ChaosAction> ChaosSchedule::due(const ChaosView& view) {

@@ -60,8 +60,8 @@ class ChaosSchedule {
 
   // What is due now; each event once. A random target with no live unit stays due.
   [[nodiscard]] std::vector<ChaosAction> due(const ChaosView& view);
-  // A resumed run: events at steps already passed are not repeated.
-  void skip_until_step(std::int64_t global_step);
+  // A resumed run: events whose step or time (since the first global step) has passed are not repeated.
+  void skip_until(std::int64_t global_step, double seconds);
   [[nodiscard]] std::size_t remaining() const { return events_.size(); }
   [[nodiscard]] const std::vector<ChaosEvent>& events() const { return events_; }
 

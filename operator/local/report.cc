@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -17,12 +18,9 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxEvents = 2000;
 
-std::optional<double> number(const json& line, std::initializer_list<const char*> keys) {
-  for (const char* key : keys) {
-    const json& v = at(line, {key});
-    if (v.is_number() && std::isfinite(v.get<double>())) return v.get<double>();
-    if (v.is_array()) return static_cast<double>(v.size());
-  }
+std::optional<double> number(const json& line, std::string_view key) {
+  const json& v = at(line, {key});
+  if (v.is_number() && std::isfinite(v.get<double>())) return v.get<double>();
   return std::nullopt;
 }
 
@@ -44,6 +42,15 @@ std::string for_script(const json& data) {
 
 std::vector<MetricPoint> read_metrics(const std::string& jsonl, std::size_t max_points) {
   std::vector<MetricPoint> all;
+  std::optional<double> up_before;
+  std::optional<double> down_before;
+  std::int64_t validated = 0;
+  // The tape counts bytes from the start of the run.
+  const auto of_step = [](std::optional<double> now, std::optional<double>* before) -> std::optional<double> {
+    const auto last = std::exchange(*before, now);
+    if (!now || !last) return std::nullopt;
+    return std::max(0.0, *now - *last);
+  };
   std::size_t from = 0;
   while (from < jsonl.size()) {
     const std::size_t end = std::min(jsonl.find('\n', from), jsonl.size());
@@ -51,13 +58,17 @@ std::vector<MetricPoint> read_metrics(const std::string& jsonl, std::size_t max_
     from = end + 1;
     if (!line.is_object()) continue;
     MetricPoint p;
-    p.step = int_at(line, {"globalStep"}, int_at(line, {"step"}));
-    p.loss = number(line, {"loss", "trainLoss"});
-    p.validation_loss = number(line, {"validationLoss"});
-    p.participants = number(line, {"participants", "members"});
-    p.bytes_up = number(line, {"bytesUp"});
-    p.bytes_down = number(line, {"bytesDown"});
-    // An outer optimizer that fell back to a checkpoint writes a step again: the last word counts.
+    p.step = int_at(line, {"t"});
+    p.loss = number(line, "loss");
+    p.participants = number(line, "participants");
+    p.bytes_up = of_step(number(line, "bytesUp"), &up_before);
+    p.bytes_down = of_step(number(line, "bytesDown"), &down_before);
+    if (const std::int64_t step = int_at(line, {"validationStep"}); step > validated) {
+      validated = step;
+      p.validation_step = step;
+      p.validation_loss = number(line, "validationLoss");
+    }
+    // After a fall back to a checkpoint a step is written again: the last word counts.
     while (!all.empty() && all.back().step >= p.step) all.pop_back();
     all.push_back(p);
   }
@@ -75,7 +86,7 @@ std::string render_report(const std::string& run, const json& summary, const Run
   json points = json::array();
   for (const auto& p : metrics)
     points.push_back({p.step, value(p.loss), value(p.validation_loss), value(p.participants), value(p.bytes_up),
-                      value(p.bytes_down)});
+                      value(p.bytes_down), p.validation_step});
   json timeline = json::object();
   for (const auto& [unit, segments] : record.timeline()) {
     json list = json::array();

@@ -14,7 +14,8 @@ namespace archipelago::op {
 struct MetricPoint {
   std::int64_t step = 0;
   std::optional<double> loss;
-  std::optional<double> validation_loss;
+  std::optional<double> validation_loss;  // where a new one became known; it is of validation_step
+  std::int64_t validation_step = 0;
   std::optional<double> participants;
   std::optional<double> bytes_up;    // of this step
   std::optional<double> bytes_down;

@@ -1,5 +1,5 @@
 #pragma once
-// The page of report.html; kReportData is replaced by the run's JSON. No network, no server: it opens from a disk.
+// The page of report.html; kReportMark is replaced by the run's JSON. No network, no server: it opens from a disk.
 
 namespace archipelago::op {
 
@@ -100,7 +100,7 @@ id("subtitle").textContent = `${s.phase} at global step ${s.globalStep} of ${s.b
   .forEach(([k, v]) => { const c = html(id("cards"), "div", undefined, "card"); html(c, "b", v); html(c, "span", k); });
 
 { const svg = id("loss"), train = m.filter(p => p[1] !== null).map(p => [p[0], p[1]]),
-    val = m.filter(p => p[2] !== null).map(p => [p[0], p[2]]), all = train.concat(val).map(p => p[1]);
+    val = m.filter(p => p[2] !== null).map(p => [p[6], p[2]]), all = train.concat(val).map(p => p[1]);
   if (!all.length) none(svg, "no losses were recorded"); else {
     const lo = Math.min(...all), hi = Math.max(...all), steps = train.concat(val).map(p => p[0]);
     const f = frame(svg, 260, Math.min(...steps), Math.max(...steps), lo - (hi - lo) * .05, hi, v => v, v => v.toFixed(1));

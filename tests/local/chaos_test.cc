@@ -74,10 +74,11 @@ TEST_CASE("rates are drawn from their seed and end") {
 
 TEST_CASE("a resumed run does not repeat what its steps have passed") {
   auto chaos = schedule(R"({"events": [{"atStep": 10, "action": "kill", "target": "us-east-0"},
+                                       {"atSeconds": 7, "action": "kill", "target": "us-east-0"},
                                        {"atStep": 90, "action": "kill", "target": "us-east-0"}]})");
-  chaos.skip_until_step(50);
-  CHECK(chaos.due(at(60, 1.0)).empty());
-  CHECK(chaos.due(at(90, 2.0)).size() == 1);
+  chaos.skip_until(50, 8.0);
+  CHECK(chaos.due(at(60, 9.0)).empty());
+  CHECK(chaos.due(at(90, 9.0)).size() == 1);
 }
 
 TEST_CASE("every problem is named at once") {

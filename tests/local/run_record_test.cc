@@ -120,12 +120,20 @@ TEST_CASE("the summary has what the documentation lists, and survives a restart"
 TEST_CASE("metrics tolerate a torn line, a repeated step and many lines") {
   std::string text;
   for (int i = 1; i <= 10'000; ++i)
-    text += json({{"globalStep", i}, {"loss", 3.0}, {"participants", 4}}).dump() + "\n";
-  text += R"({"globalStep": 9999, "loss": 1.5, "validationLoss": 1.25})" "\n" R"({"globalSt)";
+    text += json({{"t", i}, {"loss", 3.0}, {"participants", 4}, {"bytesUp", 100 * i}}).dump() + "\n";
+  text += R"({"t": 9999, "loss": 1.5, "validationLoss": 1.25, "validationStep": 9990, "bytesUp": 999950})" "\n"
+          R"({"t": 10000, "loss": 1.5, "validationLoss": 1.25, "validationStep": 9990, "bytesUp": 1000100})" "\n"
+          R"({"t": 1)";
   const auto points = read_metrics(text, 100);
-  CHECK(points.size() <= 102);
-  CHECK(points.back().step == 9999);
-  CHECK(*points.back().validation_loss == 1.25);
+  CHECK(points.size() <= 103);
+  CHECK(points[1].bytes_up == 100.0);
+  CHECK(points.back().step == 10'000);
+  CHECK(points.back().bytes_up == 150.0);
+  CHECK_FALSE(points.back().validation_loss);
+  const auto& validated = points[points.size() - 2];
+  CHECK(validated.step == 9999);
+  CHECK(*validated.validation_loss == 1.25);
+  CHECK(validated.validation_step == 9990);
 }
 
 TEST_CASE("the report holds its data and can't be broken by it") {
@@ -134,8 +142,8 @@ TEST_CASE("the report holds its data and can't be broken by it") {
   f.run(1, "a-1");
   std::vector<MetricPoint> metrics;
   for (int i = 1; i <= 200; ++i)
-    metrics.push_back({i, 5.0 - 0.012 * i, i % 20 == 0 ? std::optional(4.9 - 0.012 * i) : std::nullopt, i % 7 ? 2.0 : 1.0,
-                       4000.0 + i, 8000.0});
+    metrics.push_back({i, 5.0 - 0.012 * i, i % 20 == 0 ? std::optional(4.9 - 0.012 * i) : std::nullopt, i,
+                       i % 7 ? 2.0 : 1.0, 4000.0 + i, 8000.0});
   const std::string page = render_report("demo", f.record.summary(json::object()), f.record, metrics,
                                          {{1.0, "a-1", "</script><b>kill</b>", true}, {2.0, "", "done", false}});
   CHECK(page.find("\"@DATA@\"") == std::string::npos);
