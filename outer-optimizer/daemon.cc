@@ -1,0 +1,152 @@
+#include "outer-optimizer/daemon.h"
+
+#include "common/wire/messages_json.h"
+
+namespace archipelago::outer {
+
+Daemon::Daemon(const DaemonOptions& options, Logger log)
+    : options_(options), log_(std::move(log)) {}
+
+Daemon::~Daemon() { stop(); }
+
+Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options, Logger log) {
+  std::unique_ptr<Daemon> daemon(new Daemon(options, std::move(log)));
+  ARCH_TRY_VOID(daemon->open());
+  ARCH_TRY_VOID(daemon->serve());
+  return daemon;
+}
+
+Result<std::optional<diloco::SyncerState>> Daemon::open_store() {
+  std::optional<diloco::SyncerState> state;
+  std::optional<Error> bad;
+  auto store = Store::open(options_.store, [&](std::string_view text) {
+    auto parsed = wire::parse_state(text);
+    if (!parsed) {
+      bad = parsed.error();
+    } else if (state) {
+      state->merge_newer(*parsed);
+    } else {
+      state = std::move(*parsed);
+    }
+  });
+  if (!store) {
+    const Error& error = store.error();
+    // Another run's folder, or one that nothing can be made of: trying again cannot help.
+    if (error.kind == ErrorKind::kCorrupt || error.kind == ErrorKind::kInvalid) {
+      return fail(ErrorKind::kRefused, error.message);
+    }
+    return fail(error);
+  }
+  if (bad) return fail(ErrorKind::kRefused, "state in the journal or checkpoint: " + bad->message);
+  // A seed whose checkpoint was never completed: learners are asked again.
+  if (state && !(*store)->seeded()) state->seeded = false;
+  note_recovery((*store)->recovery());
+  store_ = std::make_unique<StoreThread>(std::move(*store), log_.named("store"));
+  return state;
+}
+
+void Daemon::note_recovery(const RecoveryReport& report) {
+  for (const auto& problem : report.problems) log_.warn("recovery", {{"problem", problem}});
+  if (!report.found) return;
+  log_.info("recovered", {{"checkpoint_step", report.checkpoint_step.value},
+                          {"committed", report.committed.value},
+                          {"records", report.records},
+                          {"rolled_back", report.rolled_back}});
+}
+
+Status Daemon::open() {
+  std::error_code error;
+  std::filesystem::create_directories(options_.flags.data_dir, error);
+  if (error)
+    return fail(ErrorKind::kIo,
+                "--data-dir " + options_.flags.data_dir.string() + ": " + error.message());
+  ARCH_TRY(auto state, open_store());
+  ARCH_TRY(relays_, RelaySpool::open(options_.flags.data_dir / "recovery"));
+  ARCH_TRY_VOID(metrics_.open_tape(options_.flags.data_dir / "metrics.jsonl"));
+  const RecoveryReport report = store_->store().recovery();
+  engine_ = std::make_unique<CoreEngine>(options_, std::move(state), *store_, uploads_, metrics_,
+                                         log_.named("core"));
+  engine_->note_recovery(report);
+  return {};
+}
+
+Status Daemon::serve() {
+  ARCH_TRY(const auto run_id, wire::run_id_bytes(options_.flags.run_id));
+  services_ =
+      std::unique_ptr<Services>(new Services{options_, *engine_, *store_, uploads_, *relays_,
+                                             metrics_, run_id, log_.named("routes"), ready_});
+  http::ServerOptions learners;
+  learners.listen = options_.flags.listen;
+  learners.threads = options_.limits.threads;
+  learners.max_bulk = options_.limits.uploads_at_once;
+  learners_ = std::make_unique<http::Server>(learners, log_.named("http"));
+  add_learner_routes(*learners_, *services_);
+  add_upload_route(*learners_, *services_);
+  add_fragment_route(*learners_, *services_);
+  http::ServerOptions admin;
+  admin.listen = options_.flags.admin;
+  admin.threads = 2;
+  admin.max_connections = 64;
+  admin_ = std::make_unique<http::Server>(admin, log_.named("admin"));
+  add_admin_routes(*admin_, *services_, *learners_);
+
+  store_->start(
+      [this](CheckpointResult result) { engine_->checkpoint_ended_later(std::move(result)); });
+  engine_->start([this](const Error& error) {
+    std::lock_guard lock(mutex_);
+    failure_ = error;
+    changed_.notify_all();
+  });
+  ARCH_TRY_VOID(admin_->start());
+  ARCH_TRY_VOID(learners_->start());
+  ready_ = true;
+  log_.info("serving", {{"listen", options_.flags.listen.text()},
+                        {"port", learners_->port()},
+                        {"admin_port", admin_->port()},
+                        {"epoch", store_->store().epoch()},
+                        {"run_id", options_.flags.run_id}});
+  return {};
+}
+
+Daemon::End Daemon::wait() {
+  std::optional<TimePoint> finished_at;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (failure_) return End::kFailed;
+    if (stop_requested_) return engine_->finished() ? End::kFinished : End::kStopped;
+    const TimePoint now = SystemClock().now();
+    if (engine_->finished() && !finished_at) {
+      finished_at = now;
+      log_.info("finished", {{"linger_seconds", to_seconds(options_.linger)}});
+    }
+    if (finished_at && now - *finished_at >= options_.linger) return End::kFinished;
+    changed_.wait_for(lock, std::chrono::milliseconds(100));
+  }
+}
+
+void Daemon::request_stop() {
+  std::lock_guard lock(mutex_);
+  stop_requested_ = true;
+  changed_.notify_all();
+}
+
+std::string Daemon::why() const {
+  std::lock_guard lock(mutex_);
+  return failure_ ? failure_->describe() : "";
+}
+
+void Daemon::stop() {
+  if (stopped_) return;
+  stopped_ = true;
+  ready_ = false;
+  if (relays_) relays_->stop();
+  if (engine_) engine_->release_held();
+  if (learners_) learners_->stop();
+  // The core may wait for the store, never the other way round; what the store reports late goes
+  // nowhere.
+  if (engine_) engine_->stop();
+  if (store_) store_->stop();
+  if (admin_) admin_->stop();
+}
+
+}  // namespace archipelago::outer

@@ -1,0 +1,110 @@
+#include "outer-optimizer/options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+
+#include "common/config/parse.h"
+
+namespace archipelago::outer {
+namespace {
+
+codec::Codec codec_of(config::CodecName name) {
+  switch (name) {
+    case config::CodecName::kFp32:
+      return codec::Codec::kFp32;
+    case config::CodecName::kBf16:
+      return codec::Codec::kBf16;
+    case config::CodecName::kInt8:
+      return codec::Codec::kInt8;
+    case config::CodecName::kInt4:
+      return codec::Codec::kInt4;
+  }
+  return codec::Codec::kFp32;
+}
+
+diloco::GraceKind grace_of(config::GraceRule rule) {
+  switch (rule) {
+    case config::GraceRule::kSteps:
+      return diloco::GraceKind::kSteps;
+    case config::GraceRule::kSlack:
+      return diloco::GraceKind::kSlack;
+    case config::GraceRule::kOff:
+      return diloco::GraceKind::kOff;
+  }
+  return diloco::GraceKind::kSteps;
+}
+
+// Merge threads: the pod's CPU limit, else the machine's.
+int threads_of(const config::OuterOptimizerSpec& spec) {
+  const int machine = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (spec.cpu_limit <= 0) return machine;
+  return std::clamp(static_cast<int>(std::ceil(spec.cpu_limit)), 1, machine);
+}
+
+diloco::SyncerConfig core_of(const Flags& flags, const config::TrainingSpec& spec) {
+  const config::SyncSpec& sync = spec.sync;
+  diloco::SyncerConfig core;
+  core.run_id = flags.run_id;
+  core.fragments = sync.fragments;
+  core.interval = sync.interval;
+  core.overlap = sync.overlap;
+  core.quorum = sync.quorum;
+  core.grace = grace_of(sync.grace.rule);
+  core.grace_steps = sync.grace.steps;
+  core.grace_fraction = sync.grace.fraction;
+  core.budget = GlobalStep(spec.budget.global_steps);
+  core.max_lead = sync.max_lead;
+  core.start_units = sync.start_units;
+  core.start_timeout = seconds(sync.start_timeout_seconds);
+  core.recovery_timeout = seconds(spec.recovery.timeout_seconds);
+  core.validate_at_end = !spec.data.validation.empty();
+  core.validate_every = spec.data.validation.empty() ? 0 : spec.data.validation.front().every_steps;
+  core.data_seed = spec.inner.seed;
+  return core;
+}
+
+}  // namespace
+
+Result<DaemonOptions> make_options(const Flags& flags, const config::DecoupledTraining& training) {
+  const config::TrainingSpec& spec = training.spec;
+  if (flags.run_id.empty() || flags.run_id.size() > 255) {
+    return fail(ErrorKind::kRefused,
+                "--run-id: '" + flags.run_id + "' given, 1 to 255 characters are allowed");
+  }
+  if (!spec.outer_optimizer.checkpoint.journal) {
+    return fail(
+        ErrorKind::kRefused,
+        "spec.outerOptimizer.checkpoint.journal: \"off\" is not supported yet, allowed: fp32");
+  }
+  if (spec.sync.embedding_merge != config::MergeRule::kMean) {
+    return fail(ErrorKind::kRefused,
+                "spec.sync.embeddingMerge: rda is not supported yet, allowed: mean");
+  }
+  DaemonOptions out;
+  out.flags = flags;
+  out.core = core_of(flags, spec);
+  out.uplink = codec_of(spec.sync.uplink);
+  out.linger = seconds(spec.outer_optimizer.finished_linger_seconds);
+  out.checkpoint_every = spec.outer_optimizer.checkpoint.every_steps;
+  out.store.folder = flags.data_dir;
+  out.store.run_id = flags.run_id;
+  out.store.fragments = spec.sync.fragments;
+  out.store.interval = spec.sync.interval;
+  out.store.rules.step = {static_cast<float>(spec.outer.learning_rate),
+                          static_cast<float>(spec.outer.momentum), spec.outer.nesterov};
+  out.store.rules.radial = spec.sync.merge == config::MergeRule::kRda;
+  out.store.rules.downlink = codec_of(spec.sync.downlink);
+  out.store.threads = threads_of(spec.outer_optimizer);
+  out.store.checkpoint_every = out.checkpoint_every;
+  out.store.keep = spec.outer_optimizer.checkpoint.keep;
+  const auto units = static_cast<std::size_t>(std::max(1, config::total_units(spec)));
+  out.limits.units = units;
+  out.limits.held_replies = std::min<std::size_t>(units + 4, 320);
+  out.limits.uploads_at_once = std::min<std::size_t>(2 * units + 2, 128);
+  out.limits.threads = out.limits.held_replies + out.limits.uploads_at_once + 6;
+  out.limits.upload_rounds = static_cast<std::uint64_t>(spec.sync.overlap) + 2;
+  return out;
+}
+
+}  // namespace archipelago::outer

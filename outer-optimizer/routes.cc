@@ -1,0 +1,217 @@
+#include "outer-optimizer/routes.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <nlohmann/json.hpp>
+
+#include "common/wire/messages_json.h"
+
+namespace archipelago::outer {
+namespace {
+
+constexpr Duration kRelayWait = std::chrono::seconds(2);
+constexpr Duration kRelayAge = std::chrono::minutes(10);
+
+template <class T>
+http::Reply reply_of_result(const Services& services, const Result<T>& result) {
+  if (!result) return reply_of(services, result.error());
+  return http::Reply::json(wire::encode(*result));
+}
+
+http::Reply reply_of_status(const Services& services, const Status& status) {
+  return status ? http::Reply::json("{}") : reply_of(services, status.error());
+}
+
+Result<Assets> read_assets(const nlohmann::json& body) {
+  Assets assets;
+  const auto it = body.find("assets");
+  if (it == body.end()) return assets;
+  if (!it->is_object()) return fail(ErrorKind::kInvalid, "assets: an object of texts is expected");
+  for (const auto& [name, text] : it->items()) {
+    if (!text.is_string())
+      return fail(ErrorKind::kInvalid, "assets." + name.substr(0, 64) + ": a text is expected");
+    assets.emplace(name, text.get<std::string>());
+  }
+  ARCH_TRY_VOID(check_assets(assets));
+  return assets;
+}
+
+http::Reply put_layout(Services& services, const http::Request& request) {
+  const auto digest = diloco::parse_digest(request.args.at(0));
+  if (!digest) return reply_of(services, digest.error());
+  // A layout's texts are two levels deep; the callback refuses more before it is built.
+  const auto shallow = [](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    return depth <= 3;
+  };
+  const auto body = nlohmann::json::parse(request.body, shallow, false);
+  if (!body.is_object() || !body.contains("layout") || !body["layout"].is_string()) {
+    return reply_of(services,
+                    {ErrorKind::kInvalid, "an object with the text 'layout' is expected"});
+  }
+  auto layout = diloco::Layout::parse_text(body["layout"].get_ref<const std::string&>());
+  if (!layout) return reply_of(services, layout.error());
+  if (layout->digest() != *digest) {
+    return reply_of(services,
+                    {ErrorKind::kInvalid, "the layout's digest is not the one in the path"},
+                    layout->digest().hex());
+  }
+  auto assets = read_assets(body);
+  if (!assets) return reply_of(services, assets.error());
+  return reply_of_status(services,
+                         services.engine.put_layout(std::move(*layout), std::move(*assets)));
+}
+
+http::Reply check_sender(Services& services, const http::Request& request) {
+  const auto who = sender_of(request);
+  if (!who) return reply_of(services, who.error());
+  if (*who) {
+    if (auto known = services.engine.known(**who); !known) return reply_of(services, known.error());
+  }
+  return http::Reply::json("{}");
+}
+
+http::Reply put_relay(Services& services, const http::Request& request, http::BodyReader& body) {
+  services.relays.expire(kRelayAge);
+  if (auto checked = check_sender(services, request); checked.status != 200) return checked;
+  return reply_of_status(services, services.relays.put(request.args.at(0), body));
+}
+
+http::Reply get_relay(Services& services, const http::Request& request) {
+  if (auto checked = check_sender(services, request); checked.status != 200) return checked;
+  auto bytes = services.relays.get(request.args.at(0), kRelayWait);
+  if (!bytes) return reply_of(services, bytes.error());
+  return http::Reply::bytes({std::move(*bytes)});
+}
+
+http::Reply list_model(Services& services) {
+  if (!services.engine.finished())
+    return reply_of(services, {ErrorKind::kNotFound, "the run is not finished"});
+  nlohmann::json names = nlohmann::json::array();
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(services.options.flags.data_dir / "model", error)) {
+    if (entry.is_regular_file()) names.push_back(entry.path().filename().string());
+  }
+  return http::Reply::json(names.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+http::Reply get_model(Services& services, const http::Request& request) {
+  if (!services.engine.finished())
+    return reply_of(services, {ErrorKind::kNotFound, "the run is not finished"});
+  // The segment is a plain name (the server checked), so it cannot leave the folder.
+  auto mapped = MappedFile::open(services.options.flags.data_dir / "model" / request.args.at(0));
+  if (!mapped) return reply_of(services, {ErrorKind::kNotFound, "no such file of the model"});
+  auto owner = std::make_shared<const MappedFile>(std::move(*mapped));
+  const auto bytes = owner->bytes();
+  return http::Reply::bytes({{std::move(owner), bytes}});
+}
+
+std::uint64_t relay_limit(const Services& services) {
+  const auto layout = services.engine.layout();
+  if (layout == nullptr) return 0;
+  // Two fp32 moments of every element, and what frames them.
+  return static_cast<std::uint64_t>(layout->elements) * 8 + wire::kMaxHeaderBytes + (1U << 20);
+}
+
+}  // namespace
+
+http::Reply reply_of(const Services& services, const Error& error, std::string_view expected) {
+  return http::error_reply(error, expected,
+                           "committed " + std::to_string(services.engine.committed().value));
+}
+
+Result<std::optional<diloco::UnitKey>> sender_of(const http::Request& request) {
+  diloco::UnitKey who;
+  who.unit = std::string(request.header("x-archipelago-unit"));
+  if (who.unit.empty()) return std::optional<diloco::UnitKey>();
+  const std::string_view text = request.header("x-archipelago-incarnation");
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), who.incarnation.value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
+    return fail(ErrorKind::kInvalid, "X-Archipelago-Incarnation: a whole number is expected");
+  }
+  who.session = std::string(request.header("x-archipelago-session"));
+  return std::optional<diloco::UnitKey>(std::move(who));
+}
+
+void add_learner_routes(http::Server& server, Services& s) {
+  server.route(
+      "POST", "/v1/hello",
+      [&s](const http::Request& request) {
+        const auto hello = wire::parse_hello(request.body);
+        if (!hello) return reply_of(s, hello.error());
+        const auto reply = s.engine.hello(*hello);
+        s.log.info("hello", {{"unit", hello->who.unit},
+                             {"incarnation", hello->who.incarnation.value},
+                             {"result", reply ? "ok" : reply.error().message}});
+        return reply_of_result(s, reply);
+      },
+      wire::kMaxMessageBytes);
+  server.route(
+      "POST", "/v1/progress",
+      [&s](const http::Request& request) {
+        const auto report = wire::parse_progress(request.body);
+        if (!report) return reply_of(s, report.error());
+        return reply_of_result(s, s.engine.progress(*report));
+      },
+      wire::kMaxMessageBytes);
+  server.route(
+      "POST", "/v1/leave",
+      [&s](const http::Request& request) {
+        const auto who = wire::parse_unit_key(request.body);
+        if (!who) return reply_of(s, who.error());
+        s.log.info("leave", {{"unit", who->unit}, {"incarnation", who->incarnation.value}});
+        return reply_of_status(s, s.engine.leave(*who));
+      },
+      wire::kMaxMessageBytes);
+  server.route(
+      "PUT", "/v1/layout/{}", [&s](const http::Request& request) { return put_layout(s, request); },
+      kMaxLayoutBody);
+  server.route_upload(
+      "PUT", "/v1/recovery/{}", [&s] { return relay_limit(s); },
+      [&s](const http::Request& request, http::BodyReader& body) {
+        return put_relay(s, request, body);
+      });
+  server.route("GET", "/v1/recovery/{}",
+               [&s](const http::Request& request) { return get_relay(s, request); });
+  server.route("GET", "/v1/status",
+               [&s](const http::Request&) { return http::Reply::json(*s.engine.status_text()); });
+  server.route("GET", "/v1/model", [&s](const http::Request&) { return list_model(s); });
+  server.route("GET", "/v1/model/{}",
+               [&s](const http::Request& request) { return get_model(s, request); });
+}
+
+void add_admin_routes(http::Server& server, Services& s, const http::Server& learners) {
+  // Dead, not busy: a core that merges or waits for a disk still turns over; only a stuck one does
+  // not.
+  server.route("GET", "/healthz", [&s](const http::Request&) {
+    const double idle = to_seconds(s.engine.since_last_turn());
+    if (idle < 30) return http::Reply::text("ok\n");
+    return http::Reply::text("the core has not turned over for " + std::to_string(idle) + " s\n",
+                             503);
+  });
+  server.route("GET", "/readyz", [&s](const http::Request&) {
+    return s.ready ? http::Reply::text("ok\n") : http::Reply::text("not serving\n", 503);
+  });
+  server.route("GET", "/statusz",
+               [&s](const http::Request&) { return http::Reply::json(*s.engine.status_text()); });
+  server.route("GET", "/metrics", [&s, &learners](const http::Request&) {
+    const http::ServerStats stats = learners.stats();
+    std::string text = s.metrics.render();
+    const auto add = [&](const char* name, const char* type, std::uint64_t value) {
+      text += std::string("# TYPE archipelago_outer_optimizer_") + name + " " + type +
+              "\narchipelago_outer_optimizer_" + name + " " + std::to_string(value) + "\n";
+    };
+    add("http_connections_open", "gauge", stats.open);
+    add("http_requests_total", "counter", stats.requests);
+    add("http_replies_4xx_total", "counter", stats.replies_4xx);
+    add("http_replies_5xx_total", "counter", stats.replies_5xx);
+    add("http_timeouts_total", "counter", stats.timeouts);
+    add("http_received_bytes_total", "counter", stats.bytes_in);
+    add("http_sent_bytes_total", "counter", stats.bytes_out);
+    return http::Reply::text(std::move(text));
+  });
+}
+
+}  // namespace archipelago::outer
