@@ -2,6 +2,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <thread>
 
 #include "common/diloco/merge.h"
 #include "common/diloco/weights.h"
@@ -343,4 +345,31 @@ TEST_CASE("final publication: published is master, for every fragment, as keyfra
     CHECK(std::equal(master.begin(), master.end(), frame->payload->floats().begin()));
   }
   CHECK(model.store->history_bytes() == 0);
+}
+
+TEST_CASE("readers on other threads see whole versions while merges go on") {
+  Model model = make_model({3000, 5000}, 1, 2);
+  const FragmentId p(0);
+  std::map<std::int64_t, std::uint64_t> written;
+  written[0] = checksum_of(model.store->keyframe(p)->payload->bytes());
+  std::vector<std::map<std::int64_t, std::uint64_t>> seen(2);
+  {
+    std::vector<std::jthread> readers;
+    for (auto& mine : seen)
+      readers.emplace_back([&mine, &model, p](const std::stop_token& stop) {
+        while (!stop.stop_requested()) {
+          const auto frame = model.store->frame(p, GlobalStep(-1));
+          mine[frame->version.value] = checksum_of(frame->payload->bytes());
+        }
+      });
+    Rng rng(2);
+    const Upload upload = random_upload(model.fragmentation[p], rng, Codec::kInt4);
+    for (std::int64_t t = 1; t <= 300; ++t) {
+      REQUIRE(model.store->prepare(p, inputs({upload}), true).value());
+      model.store->apply(p, GlobalStep(t), rules(Codec::kInt4), true, {});
+      written[t] = checksum_of(model.store->keyframe(p)->payload->bytes());
+    }
+  }
+  for (const auto& mine : seen)
+    for (const auto& [version, checksum] : mine) CHECK(written.at(version) == checksum);
 }
