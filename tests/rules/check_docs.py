@@ -10,11 +10,11 @@ SKIPPED = ("build", "archipelago-run", "runs", "data", ".git", ".cache")
 ROOTS = ("bench", "cli", "cmake", "common", "docs", "examples", "learner", "operator", "outer-optimizer", "simulator", "tests",
          "third_party", ".ci")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-CODE = re.compile(r"`([^`\n]+)`")
+CODE = re.compile(r"`((?:[^`\n]|\n(?!\n))+)`")  # a span may go on in the next line, not in the next paragraph
 PATH = re.compile(r"^[\w.\-+]+(/[\w.\-+*{},]+)+/?$")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 # Flags of other programs that the documents mention.
-FOREIGN = {"--preset", "--benchmark_filter"}
+FOREIGN = {"--preset", "--test-dir", "--list-tests", "--version"}
 
 
 def prose(text):
@@ -69,13 +69,18 @@ def check_word(root, word):
 
 
 def check_document(root, document, flags):
-    problems = []
-    for number, line in enumerate(prose(document.read_text(encoding="utf-8")), 1):
-        found = [check_link(root, document, target) for target in LINK.findall(line)]
-        for code in CODE.findall(line):
-            found += [check_word(root, word) for word in code.split()]
-            found += [f"flag {flag}, which no program has" for flag in FLAG.findall(code) if flag not in flags]
-        problems += [f"{document.relative_to(root)}:{number}: {problem}" for problem in found if problem]
+    text, problems = "\n".join(prose(document.read_text(encoding="utf-8"))), []
+
+    def report(match, found):
+        line = text.count("\n", 0, match.start()) + 1
+        problems.extend(f"{document.relative_to(root)}:{line}: {problem}" for problem in found if problem)
+
+    for match in LINK.finditer(text):
+        report(match, [check_link(root, document, match.group(1))])
+    for match in CODE.finditer(text):
+        code = match.group(1)
+        report(match, [check_word(root, word) for word in code.split()])
+        report(match, [f"flag {flag}, which no program has" for flag in FLAG.findall(code) if flag not in flags])
     return problems
 
 
@@ -87,10 +92,12 @@ def sources(root, suffixes):
 
 
 def known_flags(root):
-    text = (root / "dev").read_text(encoding="utf-8") if (root / "dev").exists() else ""
+    """Whole flags at the begin of a string literal of a program, and whatever ./dev says."""
+    script = (root / "dev").read_text(encoding="utf-8") if (root / "dev").exists() else ""
+    flags = set(re.findall(r"[\s\"\[](--[a-z][a-z-]*[a-z])", script))
     for path in sources(root, (".cc", ".py")):
-        text += path.read_text(encoding="utf-8", errors="replace")
-    return set(re.findall(r'["\s,]((?:--)[a-z][a-z-]*[a-z])', text)) | FOREIGN
+        flags.update(re.findall(r'"(--[a-z][a-z-]*[a-z])[",]', path.read_text(encoding="utf-8", errors="replace")))
+    return flags | FOREIGN
 
 
 def check_tree(root):
@@ -108,7 +115,7 @@ def self_test():
         good = "# A b\n[x](#a-b) `cli/main.cc` `cli/main.{cc}` `--output DIR` `model/`\n```\n`cli/none.cc`\n```\n"
         (root / "docs/a.md").write_text(good)
         assert not check_tree(root), check_tree(root)
-        for bad in ("[x](gone.md)", "[x](#gone)", "`cli/gone.cc`", "`cli/*.py`", "`--gone`"):
+        for bad in ("[x](gone.md)", "[x](#gone)", "`cli/gone.cc`", "`cli/*.py`", "`--gone`", "`a\nb` `--gone`"):
             (root / "docs/a.md").write_text(bad + "\n")
             assert len(check_tree(root)) == 1, bad
     print("the checker finds what it should")
