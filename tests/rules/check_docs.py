@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what the documents name: relative links and their anchors, back-ticked paths, command-line flags."""
+"""Checks what the documents name: relative links and their anchors, back-ticked paths, C++ names, command-line flags."""
 import itertools
 import pathlib
 import re
@@ -12,6 +12,7 @@ ROOTS = ("bench", "cli", "cmake", "common", "docs", "examples", "learner", "oper
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`((?:[^`\n]|\n(?!\n))+)`")  # a span may go on in the next line, not in the next paragraph
 PATH = re.compile(r"^[\w.\-+]+(/[\w.\-+*{},]+)+/?$")
+NAME = re.compile(r"^[A-Za-z_]\w*(::[A-Za-z_]\w*)+$")  # Class::function
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 # Flags of other programs that the documents mention.
 FOREIGN = {"--preset", "--test-dir", "--list-tests", "--version"}
@@ -68,7 +69,14 @@ def check_word(root, word):
     return None
 
 
-def check_document(root, document, flags):
+def check_name(word, names):
+    if not NAME.match(word) or word.startswith("std::"):
+        return None
+    missing = [part for part in word.split("::") if part not in names]
+    return f"name {word}: no {missing[0]} in the code" if missing else None
+
+
+def check_document(root, document, flags, names):
     text, problems = "\n".join(prose(document.read_text(encoding="utf-8"))), []
 
     def report(match, found):
@@ -80,6 +88,7 @@ def check_document(root, document, flags):
     for match in CODE.finditer(text):
         code = match.group(1)
         report(match, [check_word(root, word) for word in code.split()])
+        report(match, [check_name(word, names) for word in code.split()])
         report(match, [f"flag {flag}, which no program has" for flag in FLAG.findall(code) if flag not in flags])
     return problems
 
@@ -100,9 +109,16 @@ def known_flags(root):
     return flags | FOREIGN
 
 
+def known_names(root):
+    names = set()
+    for path in sources(root, (".cc", ".h")):
+        names.update(re.findall(r"\b[A-Za-z_]\w*\b", path.read_text(encoding="utf-8", errors="replace")))
+    return names
+
+
 def check_tree(root):
-    flags = known_flags(root)
-    return [p for document in sources(root, (".md",)) for p in check_document(root, document, flags)]
+    flags, names = known_flags(root), known_names(root)
+    return [p for document in sources(root, (".md",)) for p in check_document(root, document, flags, names)]
 
 
 def self_test():
@@ -115,7 +131,7 @@ def self_test():
         good = "# A b\n[x](#a-b) `cli/main.cc` `cli/main.{cc}` `--output DIR` `model/`\n```\n`cli/none.cc`\n```\n"
         (root / "docs/a.md").write_text(good)
         assert not check_tree(root), check_tree(root)
-        for bad in ("[x](gone.md)", "[x](#gone)", "`cli/gone.cc`", "`cli/*.py`", "`--gone`", "`a\nb` `--gone`"):
+        for bad in ("[x](gone.md)", "[x](#gone)", "`cli/gone.cc`", "`cli/*.py`", "`--gone`", "`a\nb` `--gone`", "`app::gone`"):
             (root / "docs/a.md").write_text(bad + "\n")
             assert len(check_tree(root)) == 1, bad
     print("the checker finds what it should")
