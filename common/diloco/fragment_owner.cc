@@ -180,7 +180,9 @@ bool FragmentOwner::in_flight(const std::string& unit) const {
 
 FragmentOwner::Verdict FragmentOwner::evaluate(double step_seconds, TimePoint now) {
   Verdict verdict;
-  for (auto& [t, entry] : entries_) {
+  for (auto& item : entries_) {  // no structured binding: clang 14 does not capture one
+    const GlobalStep t = item.first;
+    Entry& entry = item.second;
     if (!entry.closed || entry.ready) continue;
     if (entry.fragment == kNoFragment) {
       entry.ready = true;

@@ -143,7 +143,9 @@ void SyncerCore::Impl::assign_donor(UnitRecord& unit, Relay& relay, TimePoint no
   const std::string name = unit.last.who.unit;
   std::string best;
   bool best_near = false, somebody_has_state = false;
-  for (const auto& [donor, record] : units.all()) {
+  for (const auto& item : units.all()) {
+    const std::string& donor = item.first;
+    const UnitRecord& record = item.second;
     if (donor == name || !units.stepping(record, now) || record.last.wants_inner_state ||
         record.last.local_step < LocalStep(1))
       continue;
