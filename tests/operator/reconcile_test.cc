@@ -1,0 +1,282 @@
+// read -> plan -> status -> execute -> events, against a cluster that conflicts and refuses.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "cluster_fixture.h"
+#include "operator/api/labels.h"
+
+namespace archipelago::op {
+using nlohmann::json;
+
+TEST_CASE("the first pass writes status, then makes the children") {
+  ClusterWorld w;
+  REQUIRE(w.memory.create(small_training()));
+  CHECK(w.look().result == ReconcileResult::kDone);
+  CHECK(w.pod_names() ==
+        std::vector<std::string>{"r-east-0-i1", "r-east-1-i1", "r-outer-i1", "r-west-0-i1"});
+  CHECK(w.memory.get(Kind::kConfigMap, {"default", "r-spec"}).has_value());
+  CHECK(w.memory.get(Kind::kService, {"default", "r-outer"}).has_value());
+  CHECK(w.memory.list(Kind::kClaim, {})->items.size() == 1);
+  CHECK(w.status().units.size() == 3);
+  CHECK(is_true(w.status().conditions, condition::kSpecValid));
+  SECTION("deleting the resource takes all but the retained claim (K-10)") {
+    REQUIRE(w.memory.remove(Kind::kTraining, w.key, {}));
+    CHECK(w.pod_names().empty());
+    CHECK(!w.memory.get(Kind::kService, {"default", "r-outer"}));
+    CHECK(w.memory.list(Kind::kClaim, {})->items.size() == 1);
+    CHECK(w.look().result == ReconcileResult::kGone);
+  }
+  SECTION("steady state: no write, no call (K-20)") {
+    (void)w.look();  // records the uids
+    const auto before = w.cluster.calls;
+    for (int i = 0; i < 20; ++i) CHECK(w.look().result == ReconcileResult::kDone);
+    CHECK(w.cluster.calls == before);
+  }
+}
+
+TEST_CASE("a view that lags behind makes no second pod (K-01)") {
+  ClusterWorld w;
+  REQUIRE(w.memory.create(small_training()));
+  struct Blind final : StateReader {  // the pods' ADDED events are five seconds late
+    const DirectReader& inner;
+    bool blind = true;
+    explicit Blind(const DirectReader& r) : inner(r) {}
+    std::optional<Object> training(const ObjectKey& key) const override {
+      return inner.training(key);
+    }
+    std::vector<Object> pods(const std::string& ns, const std::string& uid) const override {
+      return blind ? std::vector<Object>{} : inner.pods(ns, uid);
+    }
+    std::optional<Object> node(const std::string& name) const override { return inner.node(name); }
+    bool nodes_known() const override { return false; }
+  } blind(w.reader);
+  Reconciler reconciler(w.cluster, blind, w.clock, Logger::null(), {});
+  for (int i = 0; i < 20; ++i)
+    CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kDone);
+  CHECK(w.pod_names().size() == 4);
+  CHECK(w.cluster.calls["remove"] == 0);
+  blind.blind = false;
+  (void)reconciler.reconcile(w.key, {});
+  CHECK(w.status().units[0].incarnation == 1);
+  CHECK(w.status().units[0].pod_uids.size() == 1);
+}
+
+TEST_CASE("on conflict nothing is executed, and a repeat charges once (K-19)") {
+  ClusterWorld w;
+  REQUIRE(w.memory.create(small_training()));
+  (void)w.look();
+  (void)w.look();
+  w.fail_pod("r-east-0-i1", 1);
+  int conflicts = 3;
+  w.cluster.refuse = [&](const std::string& verb, const json&) -> std::optional<Error> {
+    if (verb != "status" || conflicts == 0) return std::nullopt;
+    --conflicts;
+    json body = w.training().json();
+    body["metadata"]["annotations"]["foreign"] = std::to_string(conflicts);
+    (void)w.memory.update(body);
+    return Error{ErrorKind::kConflict, "the object has been modified"};
+  };
+  const auto pods = w.pod_names();
+  for (int i = 0; i < 3; ++i) {
+    CHECK(w.look().result == ReconcileResult::kConflict);
+    CHECK(w.pod_names() == pods);
+  }
+  CHECK(w.look().result == ReconcileResult::kDone);
+  CHECK(w.status().units[0].charged == 1);
+  CHECK(w.status().units[0].incarnation == 2);
+  CHECK(w.status().phase == RunPhase::kPending);
+  CHECK(string_at(w.training().json(), {"metadata", "annotations", "foreign"}) ==
+        "0");  // others' stay (K-37)
+}
+
+TEST_CASE("a real stale version conflicts too") {
+  ClusterWorld w;
+  REQUIRE(w.memory.create(small_training()));
+  struct Old final : StateReader {
+    const DirectReader& inner;
+    Object stored;
+    Old(const DirectReader& r, Object o) : inner(r), stored(std::move(o)) {}
+    std::optional<Object> training(const ObjectKey&) const override { return stored; }
+    std::vector<Object> pods(const std::string& ns, const std::string& uid) const override {
+      return inner.pods(ns, uid);
+    }
+    std::optional<Object> node(const std::string&) const override { return std::nullopt; }
+    bool nodes_known() const override { return false; }
+  } old(w.reader, w.training());
+  (void)w.look();
+  Reconciler reconciler(w.cluster, old, w.clock, Logger::null(), {});
+  const int creates = w.cluster.calls["create"];
+  CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kConflict);
+  CHECK(w.cluster.calls["create"] == creates);
+}
+
+TEST_CASE("a foreign object of a child's name is a condition, never touched (K-14)") {
+  ClusterWorld w;
+  json foreign = {{"apiVersion", "v1"},
+                  {"kind", "Pod"},
+                  {"metadata",
+                   {{"name", "r-east-0-i1"},
+                    {"namespace", "default"},
+                    {"labels",
+                     {{kLabelRun, "r"},
+                      {kLabelUnit, "east-0"},
+                      {kLabelIncarnation, "1"},
+                      {kLabelRole, kRoleLearner}}}}},
+                  {"spec", {{"who", "them"}}}};
+  const Object theirs = *w.memory.create(foreign);
+  REQUIRE(w.memory.create(small_training()));
+  CHECK(w.look().result == ReconcileResult::kRetry);
+  (void)w.look();
+  CHECK(is_true(w.status().conditions, condition::kNameConflict));
+  CHECK(w.memory.get(Kind::kPod, theirs.key())->resource_version() == theirs.resource_version());
+  CHECK(w.status().units[0].pod_uids.empty());  // not counted as ours
+  CHECK(w.pod_names().size() == 4);             // the others were made
+  REQUIRE(w.memory.remove(Kind::kPod, theirs.key(), {}));
+  w.clock.advance(seconds(61));
+  (void)w.look();
+  (void)w.look();
+  CHECK(!is_true(w.status().conditions, condition::kNameConflict));
+  CHECK(w.status().units[0].pod_uids.size() == 1);
+}
+
+TEST_CASE("two runs of one name in two namespaces don't meet (K-14)") {
+  ClusterWorld w;
+  REQUIRE(w.memory.create(small_training()));
+  REQUIRE(w.memory.create(small_training("r", "other")));
+  (void)w.look();
+  (void)w.reconciler.reconcile({"other", "r"}, {});
+  (void)w.look();
+  (void)w.reconciler.reconcile({"other", "r"}, {});
+  CHECK(w.pod_names().size() == 8);
+  w.fail_pod("r-east-0-i1", 1);
+  (void)w.look();
+  (void)w.reconciler.reconcile({"other", "r"}, {});
+  CHECK(w.status().units[0].incarnation == 2);
+  CHECK(
+      parse_status(w.memory.get(Kind::kTraining, {"other", "r"})->status()).units[0].incarnation ==
+      1);
+}
+
+TEST_CASE("a full quota: bounded calls, one condition, one event, and it heals (K-20)") {
+  ClusterWorld w;
+  REQUIRE(w.memory.create(small_training()));
+  bool full = true;
+  int refusals = 0;
+  w.cluster.refuse = [&](const std::string& verb, const json& o) -> std::optional<Error> {
+    if (verb != "create" || string_at(o, {"kind"}) != "Pod" || !full) return std::nullopt;
+    return Error{ErrorKind::kRefused, "exceeded quota: used: pods=" + std::to_string(++refusals)};
+  };
+  (void)w.look();
+  (void)w.look();
+  CHECK(is_true(w.status().conditions, condition::kPodRejected));
+  const int writes = w.cluster.calls["status"];
+  for (int i = 0; i < 600; ++i) {  // ten minutes, woken each second
+    w.clock.advance(seconds(1));
+    (void)w.look();
+  }
+  CHECK(refusals < 4 * 25);
+  CHECK(w.cluster.calls["status"] == writes);
+  int told = 0;
+  for (const EventRecord& e : w.cluster.events) told += e.reason == condition::kPodRejected ? 1 : 0;
+  CHECK(told == 1);
+  full = false;
+  w.clock.advance(seconds(75));
+  (void)w.look();
+  (void)w.look();
+  CHECK(!is_true(w.status().conditions, condition::kPodRejected));
+  CHECK(w.pod_names().size() == 4);
+}
+
+TEST_CASE("one object that doesn't fit doesn't stop the others (K-06, K-07)") {
+  const json bad =
+      GENERATE(values<json>({json("two"), json(-1), json(300), json(2147483648LL), json()}));
+  CAPTURE(bad.dump());
+  ClusterWorld w;
+  json broken = small_training("broken");
+  broken["spec"]["datacenters"][0]["learnerUnits"] = bad;
+  if (bad.is_null()) broken["spec"] = nullptr;
+  REQUIRE(w.memory.create(broken));
+  REQUIRE(w.memory.create(small_training()));
+  const ReconcileOutcome out = w.reconciler.reconcile({"default", "broken"}, {});
+  CHECK(out.result == ReconcileResult::kDone);
+  const TrainingStatus status =
+      parse_status(w.memory.get(Kind::kTraining, {"default", "broken"})->status());
+  const Condition* valid = find_condition(status.conditions, condition::kSpecValid);
+  REQUIRE(valid != nullptr);
+  CHECK(!valid->status);
+  CHECK(!valid->message.empty());
+  CHECK(status.observed_generation == 1);
+  CHECK(w.cluster.events.size() == 1);
+  CHECK(w.pod_names().empty());
+  CHECK(w.look().result == ReconcileResult::kDone);
+  CHECK(w.pod_names().size() == 4);
+}
+
+TEST_CASE("a name too long for its pods is told, nothing is made (K-13)") {
+  ClusterWorld w;
+  w.key.name = std::string(60, 'a');
+  REQUIRE(w.memory.create(small_training(w.key.name)));
+  (void)w.look();
+  CHECK(!is_true(w.status().conditions, condition::kSpecValid));
+  CHECK(w.pod_names().empty());
+}
+
+TEST_CASE("a server that refuses the status itself is told once") {
+  ClusterWorld w;
+  REQUIRE(w.memory.create(small_training()));
+  w.cluster.refuse = [&](const std::string& verb, const json&) -> std::optional<Error> {
+    if (verb != "status") return std::nullopt;
+    return Error{ErrorKind::kInvalid, "spec.datacenters: must be an array"};
+  };
+  for (int i = 0; i < 5; ++i) CHECK(w.look().result == ReconcileResult::kDone);
+  CHECK(w.cluster.events.size() == 1);
+  CHECK(w.pod_names().empty());
+}
+
+TEST_CASE("writes of mere progress are spaced, decisions are not") {
+  ClusterWorld w;
+  REQUIRE(w.memory.create(small_training()));
+  (void)w.look();
+  for (const std::string& name : w.pod_names())
+    w.set_pod(name, {{"phase", "Running"},
+                     {"conditions", json::array({{{"type", "Ready"}, {"status", "True"}}})}});
+  (void)w.look();
+  PolledStatus polled;
+  polled.document.phase = "running";
+  polled.document.settings_generation = 1;
+  polled.pod_uid = w.status().outer.pod_uid;
+  const auto at_step = [&](std::int64_t step) {
+    polled.time = w.clock.wall();
+    polled.document.global_step = step;
+    w.polled.status = polled;
+    return w.look();
+  };
+  (void)at_step(1);
+  const int writes = w.cluster.calls["status"];
+  for (int i = 2; i < 12; ++i) {
+    w.clock.advance(seconds(0.5));
+    (void)at_step(i);
+  }
+  CHECK(w.cluster.calls["status"] - writes <= 1);
+  w.fail_pod("r-west-0-i1", 1);
+  (void)at_step(12);
+  CHECK(w.status().units[2].incarnation == 2);
+  CHECK(w.status().global_step == 12);
+}
+
+TEST_CASE("a ready outer optimizer is handed to the poller, a gone one is not") {
+  ClusterWorld w;
+  REQUIRE(w.memory.create(small_training()));
+  (void)w.look();
+  CHECK(!w.look().outer);
+  w.set_pod("r-outer-i1", {{"phase", "Running"},
+                           {"podIP", "127.1.0.5"},
+                           {"conditions", json::array({{{"type", "Ready"}, {"status", "True"}}})}});
+  const auto out = w.look();
+  REQUIRE(out.outer);
+  CHECK(out.outer->ip == "127.1.0.5");
+  w.fail_pod("r-outer-i1", 137);
+  CHECK(!w.look().outer);
+}
+
+}  // namespace archipelago::op
