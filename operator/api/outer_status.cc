@@ -31,6 +31,7 @@ OuterUnit parse_unit(const json& v) {
   u.merged_rounds = int_at(v, {"mergedRounds"});
   u.last_heard_seconds = number_at(v, {"lastHeardSeconds"});
   u.stepping_seconds = number_at(v, {"steppingSeconds"});
+  u.step_seconds_total = number_at(v, {"stepSecondsTotal"});
   u.tokens_per_second = number_at(v, {"tokensPerSecond"});
   u.uplink_mbps = number_at(v, {"uplinkMbps"});
   const json& recoveries = at(v, {"recoverySeconds"});

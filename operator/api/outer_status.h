@@ -20,7 +20,8 @@ struct OuterUnit {
   std::int64_t tokens = 0;
   std::int64_t merged_rounds = 0;
   double last_heard_seconds = 0;  // since its last message, while the outer optimizer served
-  double stepping_seconds = 0;    // spent in completed inner steps, over all incarnations
+  double stepping_seconds = 0;    // since it began to step, 0 when it does not
+  double step_seconds_total = 0;  // spent in completed inner steps, over all incarnations
   double tokens_per_second = 0;
   double uplink_mbps = 0;
   std::vector<double> recovery_seconds;

@@ -51,7 +51,11 @@ json http_probe(const char* path, int period, int timeout, int threshold) {
 json liveness(const config::RestartSpec& restart) {
   const int period = std::clamp(static_cast<int>(restart.stall_seconds / 10.0), 1, 10);
   const int threshold = std::clamp(static_cast<int>(restart.stall_seconds / (2.0 * period)), 3, 6);
-  return http_probe("/healthz", period, std::max(period, 2), threshold);
+  json probe(http_probe("/healthz", period, std::max(period, 2), threshold));
+  // A process that doesn't answer its probe won't act on SIGTERM either: don't wait the pod's grace
+  // period for it.
+  probe["terminationGracePeriodSeconds"] = 2;
+  return probe;
 }
 
 json hardened_container(const char* name, const std::string& image, const std::string& pull_policy,

@@ -27,7 +27,7 @@ std::string goodput(const OuterStatus& document, std::int64_t units, const Train
       static_cast<double>(active_seconds(status, now) - *status.first_step_active_seconds);
   if (elapsed < 1 || units < 1) return "";
   double stepped = 0;
-  for (const OuterUnit& u : document.units) stepped += u.stepping_seconds;
+  for (const OuterUnit& u : document.units) stepped += u.step_seconds_total;
   return fixed(std::min(stepped / (elapsed * static_cast<double>(units)), 1.0), 3);
 }
 

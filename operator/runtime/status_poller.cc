@@ -6,8 +6,7 @@
 
 namespace archipelago::op {
 namespace {
-constexpr Duration kSettingsRepeat =
-    seconds(30);  // when it took them and still says an older generation
+constexpr Duration kSettingsRepeat = seconds(30);  // while it says an older generation
 }
 
 StatusPoller::StatusPoller(OuterStatusSource& source, const Clock& clock, Logger log,
@@ -177,11 +176,10 @@ void StatusPoller::probe_now(const Task& task) {
 void StatusPoller::put_settings(const Task& task) {
   const Status sent = source_.put_settings(task.pod, task.settings, options_.deadline);
   if (sent) return;
+  // The next attempt follows after kSettingsRepeat: an outer optimizer that does not know the route
+  // says so each time.
   log_.warn("settings not taken by the outer optimizer",
             {{"run", task.run.name}, {"error", sent.error().describe()}});
-  std::lock_guard lock(mutex_);
-  const auto it = runs_.find(task.run);
-  if (it != runs_.end()) it->second.settings_again = clock_.now() + options_.interval;
 }
 
 }  // namespace archipelago::op

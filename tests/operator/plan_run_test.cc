@@ -316,6 +316,22 @@ TEST_CASE("a live change of settings is sent until the outer optimizer acts on i
   CHECK(w.look().deletes.empty());  // no pod is restarted for it
 }
 
+TEST_CASE("goodput is time in steps over the integral of desired units since the first step") {
+  World w;
+  w.start(1);
+  CHECK(w.in.status.goodput.empty());
+  w.pass(100);
+  w.poll(50);
+  for (OuterUnit& u : w.in.polled->document.units) u.step_seconds_total = 90;
+  w.in.polled->document.loss = 2.11874;
+  w.in.polled->document.merged_fraction = 0.9871;
+  w.step();
+  CHECK(w.in.status.goodput == "0.900");
+  CHECK(w.in.status.loss == "2.1187");
+  CHECK(w.in.status.merged_fraction == "0.987");
+  CHECK(w.in.status.validation_loss.empty());
+}
+
 TEST_CASE("what the outer optimizer says of itself is passed on, by name") {
   World w;
   w.start();
