@@ -23,6 +23,7 @@ struct RunArguments {
   std::filesystem::path chaos;
   double cpus = 0;
   bool plain = false;            // no dashboard
+  bool trace_steps = false;      // steps.jsonl
   std::string log_level = "info";
   std::string prompt = "The ";
 };

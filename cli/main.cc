@@ -27,6 +27,7 @@ int dispatch(int argc, char** argv, SignalWaiter& signals) {
   run_app->add_option("--cpus", run.cpus, "cores that each datacenter's node has (default: this machine's)")
       ->check(CLI::PositiveNumber);
   run_app->add_flag("--plain", run.plain, "a line per event instead of the dashboard");
+  run_app->add_flag("--trace-steps", run.trace_steps, "write steps.jsonl: step times of each island, for benchmarks");
   run_app->add_option("--prompt", run.prompt, "for the sample at the end")->capture_default_str();
   run_app->add_option("--log-level", run.log_level, "of logs/operator.log")->capture_default_str();
 

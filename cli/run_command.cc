@@ -52,7 +52,7 @@ void print_sample(const fs::path& bin_dir, const fs::path& folder, const std::st
   op::ProcessSpec spec;
   spec.executable = bin_dir / "archipelago-learner";
   spec.launcher = bin_dir / "archipelago-launch";
-  spec.args = {"sample", (folder / "model").string(), "--prompt", prompt, "--tokens", "160"};
+  spec.args = {"sample", (folder / "model").string(), "--prompt", prompt, "--tokens", "160", "--threads", "1"};
   spec.env = op::inherited_environment();
   spec.log_path = folder / "sample.txt";
   std::error_code ignored;
@@ -112,6 +112,7 @@ int run_command(const RunArguments& arguments, SignalWaiter& signals) {
   SessionOptions options;
   options.bin_dir = own_folder();
   options.node_cpus = arguments.cpus;
+  options.trace_steps = arguments.trace_steps;
   options.terminal = !arguments.plain && ::isatty(STDOUT_FILENO) == 1;
   if (!parse_log_level(arguments.log_level, &options.log_level))
     return complain("--log-level " + arguments.log_level + ", allowed: debug, info, warn, error", kExitRefused);

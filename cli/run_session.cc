@@ -104,7 +104,8 @@ Status RunSession::start(const std::optional<json>& stored) {
   controller.seed = static_cast<std::uint64_t>(clock_.wall().time_since_epoch().count());
   controller_ = std::make_unique<op::Controller>(*cluster_, source_, clock_, log_.named("controller"), nullptr, controller);
   controller_->start();
-  sampler_ = std::make_unique<op::StatusSampler>();
+  sampler_ = std::make_unique<op::StatusSampler>(seconds(kTick));
+  if (options_.trace_steps) trace_ = std::make_unique<StepTrace>(folder_.file("steps.jsonl").string());
   events_->note((stored ? "resumed " : "started ") + training_.name + " in " + folder_.path().string());
   return {};
 }
@@ -157,6 +158,7 @@ void RunSession::sample() {
   sample.desired_units = suspended ? 0 : config::total_units(training_.spec);
   for (const auto& unit : status_.units) sample.units.push_back(sample_unit(unit, pods));
   record_.observe(sample);
+  if (trace_) trace_->add(sample.t, sample.units);
   pace_.emplace_back(sample.t, record_.global_step());
   while (pace_.size() > 2 && pace_.front().first < sample.t - kPaceWindow) pace_.pop_front();
 }

@@ -12,6 +12,7 @@
 #include "cli/event_log.h"
 #include "cli/http_status_source.h"
 #include "cli/run_folder.h"
+#include "cli/step_trace.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/config/spec.h"
@@ -31,6 +32,7 @@ struct SessionOptions {
   double node_cpus = 0;  // capacity of each datacenter's node; 0: this machine's cores
   bool terminal = false; // draw the dashboard
   LogLevel log_level = LogLevel::kInfo;
+  bool trace_steps = false;  // steps.jsonl
   Duration stop_grace = seconds(10);
 };
 
@@ -85,6 +87,7 @@ class RunSession {
   HttpStatusSource source_;
   std::unique_ptr<op::Controller> controller_;
   std::unique_ptr<op::StatusSampler> sampler_;
+  std::unique_ptr<StepTrace> trace_;
   std::unique_ptr<nlohmann::json> stored_training_;  // as last read from the cluster
   op::TrainingStatus status_;
   std::unique_ptr<nlohmann::json> summary_;

@@ -37,26 +37,41 @@ bool starts_value(const std::string& text, std::size_t at, std::string_view befo
   return at == 0 || before.find(text[at - 1]) != std::string_view::npos;
 }
 
-// Replaces `from` where it starts a value and `ends` agrees to what follows it.
-template <class Ends>
-std::string replace_whole(std::string text, const std::string& from, const std::string& to, std::string_view before,
-                          Ends ends) {
-  if (from.empty()) return text;
-  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) {
-    if (starts_value(text, at, before) && ends(at + from.size())) {
-      text.replace(at, from.size(), to);
-      at += to.size();
-    } else {
-      ++at;
-    }
-  }
-  return text;
-}
-
 std::vector<std::pair<std::string, std::string>> longest_first(const std::map<std::string, std::string>& names) {
   std::vector<std::pair<std::string, std::string>> out(names.begin(), names.end());
   std::stable_sort(out.begin(), out.end(),
                    [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
+  return out;
+}
+
+template <class Ends>
+const std::pair<std::string, std::string>* find_name(const std::string& text, std::size_t at,
+                                                     const std::vector<std::pair<std::string, std::string>>& ordered,
+                                                     Ends ends) {
+  for (const auto& entry : ordered) {
+    if (!entry.first.empty() && text.compare(at, entry.first.size(), entry.first) == 0 &&
+        ends(entry.first, at + entry.first.size()))
+      return &entry;
+  }
+  return nullptr;
+}
+
+// Replaces every key that starts a value and whose end `ends` agrees to; the longest wins, and what was put in is not
+// looked at again (a run's folder may itself lie under a mounted path).
+template <class Ends>
+std::string replace_whole(const std::string& text, const std::map<std::string, std::string>& names,
+                          std::string_view before, Ends ends) {
+  const auto ordered = longest_first(names);
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto* found = starts_value(text, at, before) ? find_name(text, at, ordered, ends) : nullptr;
+    if (found == nullptr) {
+      out += text[at++];
+    } else {
+      out += found->second;
+      at += found->first.size();
+    }
+  }
   return out;
 }
 
@@ -116,16 +131,13 @@ std::map<std::string, std::string> dns_names(const std::string& name, const std:
           {name + "." + name_space + ".svc.cluster.local", address}};
 }
 
-std::string rewrite_hosts(std::string text, const std::map<std::string, std::string>& addresses) {
-  for (const auto& [name, address] : longest_first(addresses)) {
+std::string rewrite_hosts(const std::string& text, const std::map<std::string, std::string>& addresses) {
+  return replace_whole(text, addresses, "=/,@\"", [&](const std::string& name, std::size_t end) {
     const bool qualified = name.find('.') != std::string::npos;
-    text = replace_whole(text, name, address, "=/,@\"", [&](std::size_t end) {
-      if (end == text.size()) return qualified;
-      if (text[end] == ':') return true;
-      return qualified && (text[end] == '/' || text[end] == ',' || text[end] == '"');
-    });
-  }
-  return text;
+    if (end == text.size()) return qualified;
+    if (text[end] == ':') return true;
+    return qualified && (text[end] == '/' || text[end] == ',' || text[end] == '"');
+  });
 }
 
 std::string rewrite_wildcards(const std::string& text, const std::string& address) {
@@ -144,13 +156,10 @@ std::string rewrite_wildcards(const std::string& text, const std::string& addres
   return text;
 }
 
-std::string rewrite_paths(std::string text, const std::map<std::string, std::string>& mounts) {
-  for (const auto& [inside, outside] : longest_first(mounts)) {
-    text = replace_whole(text, inside, outside, "=:,@\"", [&](std::size_t end) {
-      return end == text.size() || text[end] == '/' || text[end] == ':' || text[end] == ',' || text[end] == '"';
-    });
-  }
-  return text;
+std::string rewrite_paths(const std::string& text, const std::map<std::string, std::string>& mounts) {
+  return replace_whole(text, mounts, "=:,@\"", [&](const std::string&, std::size_t end) {
+    return end == text.size() || text[end] == '/' || text[end] == ':' || text[end] == ',' || text[end] == '"';
+  });
 }
 
 }  // namespace archipelago::op

@@ -39,10 +39,10 @@ class AddressPool {
                                                            const std::string& address);
 // "http://islands-outer.default.svc:8470" -> "http://127.77.3.1:8470": whole host names before a port, path or end; a
 // bare name only before a port.
-[[nodiscard]] std::string rewrite_hosts(std::string text, const std::map<std::string, std::string>& addresses);
+[[nodiscard]] std::string rewrite_hosts(const std::string& text, const std::map<std::string, std::string>& addresses);
 // "0.0.0.0:8471", "[::]:8471" or ":8471" as a whole value or after '=' becomes this pod's address.
 [[nodiscard]] std::string rewrite_wildcards(const std::string& text, const std::string& address);
 // Folders inside the container become folders of the machine, wherever a path starts in `text`.
-[[nodiscard]] std::string rewrite_paths(std::string text, const std::map<std::string, std::string>& mounts);
+[[nodiscard]] std::string rewrite_paths(const std::string& text, const std::map<std::string, std::string>& mounts);
 
 }  // namespace archipelago::op

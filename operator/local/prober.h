@@ -29,6 +29,7 @@ class Prober {
  private:
   struct Check {
     Probe probe;
+    TimePoint since;
     TimePoint next;
     int failures = 0;
   };

@@ -108,6 +108,7 @@ TEST_CASE("events are kept over sessions") {
   {
     EventLog log(file, clock, 0, nullptr);
     op::EventRecord event;
+    event.kind = op::Kind::kPod;
     event.name = "r-a-0-i1";
     event.unit = "a-0";
     event.reason = "Exited";

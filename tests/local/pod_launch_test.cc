@@ -98,6 +98,7 @@ TEST_CASE("only whole host names and paths are rewritten") {
   CHECK(rewrite_hosts("a-outer.default.svc", names) == "127.77.0.1");
   CHECK(rewrite_hosts("a-outer-i1", names) == "a-outer-i1");
   const std::map<std::string, std::string> mounts{{"/data", "/m"}};
+  CHECK(rewrite_paths("/etc/a/f", {{"/etc/a", "/tmp/run/a"}, {"/tmp", "/tmp/run/tmp"}}) == "/tmp/run/a/f");
   CHECK(rewrite_paths("/data", mounts) == "/m");
   CHECK(rewrite_paths("--a=/data/b", mounts) == "--a=/m/b");
   CHECK(rewrite_paths("/x/data/b", mounts) == "/x/data/b");
