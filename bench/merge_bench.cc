@@ -1,5 +1,5 @@
-// Merge + Nesterov + downlink of 100 M parameters from four int4 uploads, against the time that the memory traffic takes
-// at memcpy speed on the same threads. The journal's cost is stated apart.
+// Merge + Nesterov + downlink of 100 M parameters from four int4 uploads, against the time that the
+// memory traffic takes at memcpy speed on the same threads. The journal's cost is stated apart.
 //
 //   merge_bench [parameters in millions = 100] [threads = 2] [repeats = 5]
 //   merge_bench --benchmark_min_time=...   (ctest: does it run; one small repeat)
@@ -95,8 +95,8 @@ struct Times {
   [[nodiscard]] double merge() const { return prepare + apply; }
 };
 
-Times one_cycle(FragmentStore& store, const std::vector<std::vector<Upload>>& uploads, std::int64_t* t,
-                Journal* journal) {
+Times one_cycle(FragmentStore& store, const std::vector<std::vector<Upload>>& uploads,
+                std::int64_t* t, Journal* journal) {
   const OuterRules rules;
   Times times;
   for (std::int32_t i = 0; i < store.fragmentation().count(); ++i) {
@@ -108,12 +108,14 @@ Times one_cycle(FragmentStore& store, const std::vector<std::vector<Upload>>& up
     ARCH_CHECK(store.prepare(p, inputs, true).value_or(false));
     const double prepared = now();
     if (journal != nullptr) {
-      const auto bytes = static_cast<std::uint64_t>(store.fragmentation()[p].elements) * sizeof(float);
-      const auto done = journal->append(RecordType::kCommit, "head", bytes, [&](std::uint64_t first, std::span<std::byte> out) {
-        std::vector<float> piece(out.size() / sizeof(float));
-        store.gradient(static_cast<std::int64_t>(first / sizeof(float)), piece);
-        std::memcpy(out.data(), piece.data(), out.size());
-      });
+      const auto bytes =
+          static_cast<std::uint64_t>(store.fragmentation()[p].elements) * sizeof(float);
+      const auto done = journal->append(
+          RecordType::kCommit, "head", bytes, [&](std::uint64_t first, std::span<std::byte> out) {
+            std::vector<float> piece(out.size() / sizeof(float));
+            store.gradient(static_cast<std::int64_t>(first / sizeof(float)), piece);
+            std::memcpy(out.data(), piece.data(), out.size());
+          });
       ARCH_CHECK(done.has_value(), << "journal");
     }
     const double journaled = now();
@@ -126,7 +128,9 @@ Times one_cycle(FragmentStore& store, const std::vector<std::vector<Upload>>& up
 }
 
 void bench(std::int64_t parameters, int threads, int repeats) {
-  const double speed = memcpy_speed(static_cast<std::size_t>(std::min<std::int64_t>(4 * parameters, 400'000'000)), threads, repeats);
+  const double speed =
+      memcpy_speed(static_cast<std::size_t>(std::min<std::int64_t>(4 * parameters, 400'000'000)),
+                   threads, repeats);
   const diloco::Layout layout = model(parameters);
   const auto fragmentation = diloco::Fragmentation::balanced(layout, kFragments).value();
   const auto store = FragmentStore::create(layout, fragmentation, threads).value();
@@ -137,7 +141,8 @@ void bench(std::int64_t parameters, int threads, int repeats) {
     const auto& fragment = fragmentation[FragmentId(p)];
     const std::vector<float> seed(static_cast<std::size_t>(fragment.elements), 0.01F);
     ARCH_CHECK(store->set(FragmentId(p), GlobalStep(0), seed, {}, {}).has_value());
-    // Two different uploads serve four members: making test data must not take longer than the test.
+    // Two different uploads serve four members: making test data must not take longer than the
+    // test.
     const Upload a = make_upload(fragment, rng);
     const Upload b = make_upload(fragment, rng);
     uploads.push_back({a, b, a, b});
@@ -150,28 +155,35 @@ void bench(std::int64_t parameters, int threads, int repeats) {
     const Times times = one_cycle(*store, uploads, &t, nullptr);
     if (times.merge() < best.merge()) best = times;
   }
-  // Read: uploads, gradient, momentum, master, published. Written: gradient, momentum, master, published, delta.
+  // Read: uploads, gradient, momentum, master, published. Written: gradient, momentum, master,
+  // published, delta.
   const double n = 4.0 * static_cast<double>(layout.elements());
-  const double traffic = static_cast<double>(upload_bytes) + static_cast<double>(upload_bytes) / kMembers + 8 * n;
+  const double traffic =
+      static_cast<double>(upload_bytes) + static_cast<double>(upload_bytes) / kMembers + 8 * n;
   const double floor = traffic / speed;
   std::printf("merge_bench: %lld parameters, %d int4 uploads, %lld fragments, %d threads\n",
-              static_cast<long long>(layout.elements()), kMembers, static_cast<long long>(kFragments), threads);
-  std::printf("  memcpy %.1f GB/s read+written; traffic %.2f GB -> %.3f s\n", speed / 1e9, traffic / 1e9, floor);
-  std::printf("  merge %.3f s (sum of uploads %.3f, outer step and downlink %.3f): %.2f x its memory traffic at memcpy speed\n",
-              best.merge(), best.prepare, best.apply, best.merge() / floor);
+              static_cast<long long>(layout.elements()), kMembers,
+              static_cast<long long>(kFragments), threads);
+  std::printf("  memcpy %.1f GB/s read+written; traffic %.2f GB -> %.3f s\n", speed / 1e9,
+              traffic / 1e9, floor);
+  std::printf(
+      "  merge %.3f s (sum of uploads %.3f, outer step and downlink %.3f): %.2f x its memory "
+      "traffic at memcpy speed\n",
+      best.merge(), best.prepare, best.apply, best.merge() / floor);
 
   const TempDir folder;
   FileOps ops;
   JournalReplay report;
   const std::uint64_t reserve = static_cast<std::uint64_t>(n) + (1U << 20);
-  auto journal = Journal::open(ops, folder.path(), {}, reserve, [](const JournalRecord&) { return Status{}; }, &report);
+  auto journal = Journal::open(
+      ops, folder.path(), {}, reserve, [](const JournalRecord&) { return Status{}; }, &report);
   if (!journal) {
     std::printf("  journal: not measured: %s\n", journal.error().describe().c_str());
     return;
   }
   const Times with = one_cycle(*store, uploads, &t, journal->get());
-  std::printf("  journal, apart: %.3f s for %.2f GB with a sync each of %lld records (%.2f GB/s)\n", with.journal, n / 1e9,
-              static_cast<long long>(kFragments), n / 1e9 / with.journal);
+  std::printf("  journal, apart: %.3f s for %.2f GB with a sync each of %lld records (%.2f GB/s)\n",
+              with.journal, n / 1e9, static_cast<long long>(kFragments), n / 1e9 / with.journal);
 }
 
 }  // namespace

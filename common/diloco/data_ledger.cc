@@ -44,12 +44,14 @@ std::uint32_t block_size(std::uint64_t sequences_total, std::uint64_t block) {
 
 std::uint64_t sequence_index(std::uint64_t seed, std::uint64_t sequences_total, std::uint64_t block,
                              std::uint32_t i) {
-  ARCH_CHECK(i < block_size(sequences_total, block), << "sequence " << i << " of " << block_text(block));
+  ARCH_CHECK(i < block_size(sequences_total, block),
+             << "sequence " << i << " of " << block_text(block));
   const std::uint64_t per_epoch = blocks_per_epoch(sequences_total);
   const std::uint64_t key = mix64(mix64(seed) ^ (block / per_epoch));
   const auto bits = static_cast<unsigned>(std::bit_width(sequences_total - 1));
   const unsigned half_bits = std::max(1U, (bits + 1) / 2);
-  // Cycle walking: the domain is at most 4 times the data set (8 for tiny ones), so a few steps at most on average.
+  // Cycle walking: the domain is at most 4 times the data set (8 for tiny ones), so a few steps at
+  // most on average.
   std::uint64_t x = (block % per_epoch) * kBlock + i;
   do {
     x = feistel(x, half_bits, key);
@@ -57,14 +59,16 @@ std::uint64_t sequence_index(std::uint64_t seed, std::uint64_t sequences_total, 
   return x;
 }
 
-Result<DataLedger> DataLedger::create(std::uint64_t seed, std::uint64_t sequences_total, std::uint64_t reserve_ahead) {
+Result<DataLedger> DataLedger::create(std::uint64_t seed, std::uint64_t sequences_total,
+                                      std::uint64_t reserve_ahead) {
   constexpr std::uint64_t kMaxSequences = 1ULL << 56;
   if (sequences_total == 0 || sequences_total > kMaxSequences)
     return fail(ErrorKind::kInvalid, "data set has " + std::to_string(sequences_total) +
-                                         " sequences; allowed: 1 to " + std::to_string(kMaxSequences));
+                                         " sequences; allowed: 1 to " +
+                                         std::to_string(kMaxSequences));
   if (reserve_ahead == 0 || reserve_ahead > kMaxOrphans)
-    return fail(ErrorKind::kInvalid, "reserve_ahead is " + std::to_string(reserve_ahead) + " blocks; allowed: 1 to " +
-                                         std::to_string(kMaxOrphans));
+    return fail(ErrorKind::kInvalid, "reserve_ahead is " + std::to_string(reserve_ahead) +
+                                         " blocks; allowed: 1 to " + std::to_string(kMaxOrphans));
   return DataLedger(seed, sequences_total, reserve_ahead);
 }
 
@@ -74,7 +78,8 @@ DataLedger::DataLedger(std::uint64_t seed, std::uint64_t sequences, std::uint64_
       blocks_per_epoch_(diloco::blocks_per_epoch(sequences)),
       reserve_ahead_(reserve_ahead) {}
 
-void DataLedger::hold(std::uint64_t block, const std::string& unit, Incarnation incarnation, std::uint32_t from) {
+void DataLedger::hold(std::uint64_t block, const std::string& unit, Incarnation incarnation,
+                      std::uint32_t from) {
   held_.emplace(block, Holder{unit, incarnation, from});
   ++held_count_[unit];
 }
@@ -86,7 +91,8 @@ void DataLedger::drop_count(const std::string& unit) {
 }
 
 std::optional<Lease> DataLedger::lease(const std::string& unit, Incarnation incarnation) {
-  if (auto count = held_count_.find(unit); count != held_count_.end() && count->second >= kMaxLeasesPerUnit)
+  if (auto count = held_count_.find(unit);
+      count != held_count_.end() && count->second >= kMaxLeasesPerUnit)
     return std::nullopt;
   if (!returned_.empty()) {
     const auto [block, from] = *returned_.begin();
@@ -100,7 +106,8 @@ std::optional<Lease> DataLedger::lease(const std::string& unit, Incarnation inca
   return Lease{block, 0, size_of(block)};
 }
 
-bool DataLedger::report(const std::string& unit, Incarnation incarnation, std::uint64_t block, std::uint32_t upto) {
+bool DataLedger::report(const std::string& unit, Incarnation incarnation, std::uint64_t block,
+                        std::uint32_t upto) {
   const std::uint32_t size = size_of(block);
   if (upto > size) return false;
   if (auto orphan = orphans_.find(block); orphan != orphans_.end()) {
@@ -167,7 +174,8 @@ LedgerSnapshot DataLedger::snapshot() const {
   s.reserved = reserved_;
   s.consumed = consumed_;
   s.skipped = skipped_;
-  for (const auto& [block, holder] : held_) s.held.push_back({holder.unit, holder.incarnation, block, holder.from});
+  for (const auto& [block, holder] : held_)
+    s.held.push_back({holder.unit, holder.incarnation, block, holder.from});
   for (const auto& [block, from] : returned_) s.returned.push_back({block, from});
   for (const auto& [block, from] : orphans_) s.orphans.push_back({block, from});
   return s;
@@ -175,12 +183,14 @@ LedgerSnapshot DataLedger::snapshot() const {
 
 Status DataLedger::check(const LedgerSnapshot& s) const {
   if (s.reserved < s.next_block)
-    return fail(ErrorKind::kCorrupt, "ledger: mark " + std::to_string(s.reserved) + " below next block " +
-                                         std::to_string(s.next_block));
+    return fail(ErrorKind::kCorrupt, "ledger: mark " + std::to_string(s.reserved) +
+                                         " below next block " + std::to_string(s.next_block));
   std::map<std::uint64_t, bool> seen;
   auto open = [&](std::uint64_t block, std::uint32_t from) -> Status {
-    if (block >= s.next_block) return fail(ErrorKind::kCorrupt, "ledger: " + block_text(block) + " was never leased");
-    if (from >= size_of(block)) return fail(ErrorKind::kCorrupt, "ledger: " + block_text(block) + " has nothing open");
+    if (block >= s.next_block)
+      return fail(ErrorKind::kCorrupt, "ledger: " + block_text(block) + " was never leased");
+    if (from >= size_of(block))
+      return fail(ErrorKind::kCorrupt, "ledger: " + block_text(block) + " has nothing open");
     if (!seen.emplace(block, true).second)
       return fail(ErrorKind::kCorrupt, "ledger: " + block_text(block) + " is open twice");
     return {};
@@ -193,8 +203,9 @@ Status DataLedger::check(const LedgerSnapshot& s) const {
     orphaned += size_of(o.block) - o.from;
   }
   if (orphaned > s.skipped)
-    return fail(ErrorKind::kCorrupt, "ledger: orphans hold " + std::to_string(orphaned) + " sequences, only " +
-                                         std::to_string(s.skipped) + " are skipped");
+    return fail(ErrorKind::kCorrupt, "ledger: orphans hold " + std::to_string(orphaned) +
+                                         " sequences, only " + std::to_string(s.skipped) +
+                                         " are skipped");
   return {};
 }
 
@@ -230,7 +241,8 @@ Status DataLedger::restart(const LedgerSnapshot& s, std::uint64_t durable_mark) 
     return fail(ErrorKind::kCorrupt, "ledger: durable mark " + std::to_string(durable_mark) +
                                          " is below the snapshot's " + std::to_string(s.reserved));
   if (durable_mark - s.next_block > kMaxReplay)
-    return fail(ErrorKind::kCorrupt, "ledger: mark " + std::to_string(durable_mark) + " is implausibly far ahead of " +
+    return fail(ErrorKind::kCorrupt, "ledger: mark " + std::to_string(durable_mark) +
+                                         " is implausibly far ahead of " +
                                          block_text(s.next_block));
   ARCH_TRY_VOID(restore(s));
   const auto held = std::exchange(held_, {});

@@ -1,5 +1,6 @@
 #pragma once
-// Which tensors make up which fragment: balanced fragmentation of Decoupled DiLoCo, appendix C (algorithm.md §1.5).
+// Which tensors make up which fragment: balanced fragmentation of Decoupled DiLoCo, appendix C
+// (algorithm.md §1.5).
 #include <cstdint>
 #include <vector>
 
@@ -26,8 +27,9 @@ struct Fragment {
 class Fragmentation {
  public:
   Fragmentation() = default;
-  // Tensors by size descending, ties by name; each goes to the smallest fragment so far, ties to the lowest index. The
-  // largest fragment is at most 4/3 of the optimum. kInvalid when there are fewer tensors than fragments.
+  // Tensors by size descending, ties by name; each goes to the smallest fragment so far, ties to
+  // the lowest index. The largest fragment is at most 4/3 of the optimum. kInvalid when there are
+  // fewer tensors than fragments.
   [[nodiscard]] static Result<Fragmentation> balanced(const Layout& layout, std::int64_t fragments);
 
   [[nodiscard]] const std::vector<Fragment>& fragments() const { return fragments_; }

@@ -1,11 +1,12 @@
 #include "common/diloco/layout.h"
 
 #include <charconv>
-#include <openssl/evp.h>
 #include <set>
 #include <sstream>
 #include <system_error>
 #include <utility>
+
+#include <openssl/evp.h>
 
 #include "common/base/check.h"
 
@@ -17,7 +18,8 @@ constexpr std::string_view kHeader = "archipelago-layout 1";
 LayoutDigest sha256(std::string_view text) {
   LayoutDigest digest;
   unsigned length = 0;
-  const int ok = EVP_Digest(text.data(), text.size(), digest.bytes.data(), &length, EVP_sha256(), nullptr);
+  const int ok =
+      EVP_Digest(text.data(), text.size(), digest.bytes.data(), &length, EVP_sha256(), nullptr);
   ARCH_CHECK(ok == 1 && length == digest.bytes.size(), << "SHA-256 failed");
   return digest;
 }
@@ -32,7 +34,8 @@ bool printable(std::string_view name) {
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  for (std::size_t i = 0; i < shape.size(); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
   return text + "]";
 }
 
@@ -42,11 +45,12 @@ std::string tensor_text(const Tensor& t) {
 
 Result<std::int64_t> count_elements(const Tensor& t) {
   if (t.shape.size() > kMaxRank)
-    return fail(ErrorKind::kInvalid, "rank " + std::to_string(t.shape.size()) + "; allowed: at most " +
-                                         std::to_string(kMaxRank));
+    return fail(ErrorKind::kInvalid, "rank " + std::to_string(t.shape.size()) +
+                                         "; allowed: at most " + std::to_string(kMaxRank));
   std::int64_t elements = 1;
   for (const std::int64_t dim : t.shape) {
-    if (dim < 1) return fail(ErrorKind::kInvalid, "dimension " + std::to_string(dim) + "; allowed: 1 or more");
+    if (dim < 1)
+      return fail(ErrorKind::kInvalid, "dimension " + std::to_string(dim) + "; allowed: 1 or more");
     if (__builtin_mul_overflow(elements, dim, &elements) || elements > kMaxElements)
       return fail(ErrorKind::kInvalid, "shape " + shape_text(t.shape) + " has more than " +
                                            std::to_string(kMaxElements) + " elements");
@@ -56,8 +60,8 @@ Result<std::int64_t> count_elements(const Tensor& t) {
 
 Status check_name(const Tensor& t) {
   if (t.name.empty() || t.name.size() > kMaxTensorName)
-    return fail(ErrorKind::kInvalid, "name of " + std::to_string(t.name.size()) + " bytes; allowed: 1 to " +
-                                         std::to_string(kMaxTensorName));
+    return fail(ErrorKind::kInvalid, "name of " + std::to_string(t.name.size()) +
+                                         " bytes; allowed: 1 to " + std::to_string(kMaxTensorName));
   if (!printable(t.name)) return fail(ErrorKind::kInvalid, "name has a control character");
   return {};
 }
@@ -78,7 +82,8 @@ bool parse_line(std::string_view line, Tensor* out) {
     line.remove_prefix(prefix.size());
     out->merge_class = merge_class;
     std::int64_t rank = 0;
-    if (!take_number(&line, &rank) || rank < 0 || rank > static_cast<std::int64_t>(kMaxRank)) return false;
+    if (!take_number(&line, &rank) || rank < 0 || rank > static_cast<std::int64_t>(kMaxRank))
+      return false;
     out->shape.resize(static_cast<std::size_t>(rank));
     for (auto& dim : out->shape)
       if (!take_number(&line, &dim)) return false;
@@ -92,8 +97,10 @@ bool parse_line(std::string_view line, Tensor* out) {
 
 std::string_view to_string(MergeClass merge_class) {
   switch (merge_class) {
-    case MergeClass::kOther: return "other";
-    case MergeClass::kEmbedding: return "embedding";
+    case MergeClass::kOther:
+      return "other";
+    case MergeClass::kEmbedding:
+      return "embedding";
   }
   return "?";
 }
@@ -111,11 +118,13 @@ std::string LayoutDigest::hex() const {
 Result<LayoutDigest> parse_digest(std::string_view hex) {
   LayoutDigest digest;
   if (hex.size() != 2 * digest.bytes.size())
-    return fail(ErrorKind::kInvalid, "digest of " + std::to_string(hex.size()) + " characters; expected 64");
+    return fail(ErrorKind::kInvalid,
+                "digest of " + std::to_string(hex.size()) + " characters; expected 64");
   for (std::size_t i = 0; i < digest.bytes.size(); ++i) {
     const char* first = hex.data() + 2 * i;
     const auto [end, error] = std::from_chars(first, first + 2, digest.bytes[i], 16);
-    if (error != std::errc{} || end != first + 2) return fail(ErrorKind::kInvalid, "digest is not hexadecimal");
+    if (error != std::errc{} || end != first + 2)
+      return fail(ErrorKind::kInvalid, "digest is not hexadecimal");
   }
   if (digest.hex() != hex) return fail(ErrorKind::kInvalid, "digest is not lower-case hexadecimal");
   return digest;
@@ -123,8 +132,8 @@ Result<LayoutDigest> parse_digest(std::string_view hex) {
 
 Result<Layout> Layout::create(std::vector<Tensor> tensors) {
   if (tensors.empty() || tensors.size() > kMaxTensors)
-    return fail(ErrorKind::kInvalid, "layout has " + std::to_string(tensors.size()) + " tensors; allowed: 1 to " +
-                                         std::to_string(kMaxTensors));
+    return fail(ErrorKind::kInvalid, "layout has " + std::to_string(tensors.size()) +
+                                         " tensors; allowed: 1 to " + std::to_string(kMaxTensors));
   Layout layout;
   std::set<std::string_view> names;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -139,7 +148,8 @@ Result<Layout> Layout::create(std::vector<Tensor> tensors) {
     t.offset = layout.elements_;
     layout.elements_ += t.elements;  // both at most 2^48
     if (layout.elements_ > kMaxElements)
-      return fail(ErrorKind::kInvalid, "layout has more than " + std::to_string(kMaxElements) + " elements at " + where);
+      return fail(ErrorKind::kInvalid,
+                  "layout has more than " + std::to_string(kMaxElements) + " elements at " + where);
   }
   layout.tensors_ = std::move(tensors);
   layout.digest_ = sha256(layout.to_text());
@@ -162,19 +172,23 @@ Result<Layout> Layout::parse_text(std::string_view text) {
   bool first = true;
   while (!text.empty()) {
     const std::size_t end = text.find('\n');
-    if (end == std::string_view::npos) return fail(ErrorKind::kInvalid, "layout: last line is not complete");
+    if (end == std::string_view::npos)
+      return fail(ErrorKind::kInvalid, "layout: last line is not complete");
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(end + 1);
     if (first) {
-      if (line != kHeader) return fail(ErrorKind::kUnsupported, "layout does not start with 'archipelago-layout 1'");
+      if (line != kHeader)
+        return fail(ErrorKind::kUnsupported, "layout does not start with 'archipelago-layout 1'");
       first = false;
       continue;
     }
     if (tensors.size() == kMaxTensors)
-      return fail(ErrorKind::kInvalid, "layout has more than " + std::to_string(kMaxTensors) + " tensors");
+      return fail(ErrorKind::kInvalid,
+                  "layout has more than " + std::to_string(kMaxTensors) + " tensors");
     Tensor t;
     if (!parse_line(line, &t))
-      return fail(ErrorKind::kInvalid, "layout: line of tensor " + std::to_string(tensors.size()) + " is malformed");
+      return fail(ErrorKind::kInvalid,
+                  "layout: line of tensor " + std::to_string(tensors.size()) + " is malformed");
     tensors.push_back(std::move(t));
   }
   return create(std::move(tensors));
@@ -185,8 +199,9 @@ std::string first_difference(const Layout& expected, const Layout& got) {
   const auto& b = got.tensors();
   for (std::size_t i = 0; i < a.size() || i < b.size(); ++i) {
     if (i < a.size() && i < b.size() && a[i] == b[i]) continue;
-    return "tensor " + std::to_string(i) + ": expected " + (i < a.size() ? tensor_text(a[i]) : "no more tensors") +
-           ", got " + (i < b.size() ? tensor_text(b[i]) : "no more tensors");
+    return "tensor " + std::to_string(i) + ": expected " +
+           (i < a.size() ? tensor_text(a[i]) : "no more tensors") + ", got " +
+           (i < b.size() ? tensor_text(b[i]) : "no more tensors");
   }
   return {};
 }

@@ -1,6 +1,6 @@
 #pragma once
-// The model as the outer optimizer knows it: names, shapes, merge classes (protocol.md §5). Elements are fp32; every
-// count and offset is 64-bit (cases W-05, W-08).
+// The model as the outer optimizer knows it: names, shapes, merge classes (protocol.md §5).
+// Elements are fp32; every count and offset is 64-bit (cases W-05, W-08).
 #include <array>
 #include <cstdint>
 #include <string>
@@ -16,8 +16,8 @@ inline constexpr std::size_t kMaxTensorName = 255;  // bytes
 inline constexpr std::size_t kMaxRank = 8;
 inline constexpr std::int64_t kMaxElements = 1LL << 48;
 
-// How the outer gradients of a tensor are merged: weighted mean for embeddings, radial-directional averaging for the
-// others (Decoupled DiLoCo, D.2).
+// How the outer gradients of a tensor are merged: weighted mean for embeddings, radial-directional
+// averaging for the others (Decoupled DiLoCo, D.2).
 enum class MergeClass : std::uint8_t { kOther = 0, kEmbedding = 1 };
 [[nodiscard]] std::string_view to_string(MergeClass merge_class);  // "other", "embedding"
 
@@ -41,8 +41,8 @@ struct LayoutDigest {
 class Layout {
  public:
   Layout() = default;
-  // Checks the limits above, that names are unique, printable (no control characters) and dimensions positive. The error
-  // names the tensor.
+  // Checks the limits above, that names are unique, printable (no control characters) and
+  // dimensions positive. The error names the tensor.
   [[nodiscard]] static Result<Layout> create(std::vector<Tensor> tensors);
 
   [[nodiscard]] const std::vector<Tensor>& tensors() const { return tensors_; }
@@ -50,7 +50,8 @@ class Layout {
   [[nodiscard]] const LayoutDigest& digest() const { return digest_; }
   [[nodiscard]] bool empty() const { return tensors_.empty(); }
 
-  // One line a tensor after a header line: "<class> <rank> <dim>... <name>". Canonical: equal layouts, equal text.
+  // One line a tensor after a header line: "<class> <rank> <dim>... <name>". Canonical: equal
+  // layouts, equal text.
   [[nodiscard]] std::string to_text() const;
   [[nodiscard]] static Result<Layout> parse_text(std::string_view text);
 
@@ -62,7 +63,8 @@ class Layout {
   LayoutDigest digest_;
 };
 
-// "tensor 3: expected other lm_head.weight [256, 64], got ..."; empty when the layouts are the same.
+// "tensor 3: expected other lm_head.weight [256, 64], got ..."; empty when the layouts are the
+// same.
 [[nodiscard]] std::string first_difference(const Layout& expected, const Layout& got);
 
 }  // namespace archipelago::diloco

@@ -22,10 +22,12 @@ std::vector<double> relative(std::span<const double> weights) {
   return result;
 }
 
-std::vector<double> weighted_sum(std::span<const std::vector<double>> gradients, const std::vector<double>& factors) {
+std::vector<double> weighted_sum(std::span<const std::vector<double>> gradients,
+                                 const std::vector<double>& factors) {
   std::vector<double> sum(gradients.empty() ? 0 : gradients[0].size(), 0.0);
   for (std::size_t m = 0; m < gradients.size(); ++m)
-    for (std::size_t i = 0; factors[m] != 0 && i < sum.size(); ++i) sum[i] += factors[m] * gradients[m][i];
+    for (std::size_t i = 0; factors[m] != 0 && i < sum.size(); ++i)
+      sum[i] += factors[m] * gradients[m][i];
   return sum;
 }
 
@@ -62,7 +64,8 @@ MergeCoefficients rda_coefficients(std::span<const double> weights, std::span<co
     if (!std::isfinite(norms[m]) || norms[m] <= 0) counted[m] = 0;
   }
   MergeCoefficients result = mean_coefficients(counted);
-  // All gradients zero is an update by zero (momentum decays); nobody with weight is no update at all.
+  // All gradients zero is an update by zero (momentum decays); nobody with weight is no update at
+  // all.
   result.any = anybody;
   if (result.identity) return result;
   double radius = 0;
@@ -81,11 +84,13 @@ double rda_scale(const MergeCoefficients& coefficients, double sum_squared_norm)
   return std::isfinite(scale) ? scale : 0.0;
 }
 
-std::vector<double> merge_mean(std::span<const std::vector<double>> gradients, std::span<const double> weights) {
+std::vector<double> merge_mean(std::span<const std::vector<double>> gradients,
+                               std::span<const double> weights) {
   return weighted_sum(gradients, mean_coefficients(weights).per_member);
 }
 
-std::vector<double> merge_rda(std::span<const std::vector<double>> gradients, std::span<const double> weights) {
+std::vector<double> merge_rda(std::span<const std::vector<double>> gradients,
+                              std::span<const double> weights) {
   std::vector<double> norms;
   for (const auto& g : gradients) norms.push_back(std::sqrt(squared_norm(g)));
   const auto coefficients = rda_coefficients(weights, norms);

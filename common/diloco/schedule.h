@@ -1,9 +1,9 @@
 #pragma once
 // Which fragments are merged at which global step (Decoupled DiLoCo §3.1; protocol.md §1).
 //
-// P fragments, interval H, offsets t_p = p*H/P, P divides H: fragment p is due at every t with t mod H == t_p. With
-// H = P every step has exactly one. A set is returned because several owners may merge several fragments a step later
-// (protocol.md §13).
+// P fragments, interval H, offsets t_p = p*H/P, P divides H: fragment p is due at every t with t
+// mod H == t_p. With H = P every step has exactly one. A set is returned because several owners may
+// merge several fragments a step later (protocol.md §13).
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,7 +21,8 @@ class Schedule {
     constexpr std::int64_t kMaxInterval = 1'000'000'000;
     if (fragments < 1 || interval < 1 || interval > kMaxInterval || interval % fragments != 0)
       return fail(ErrorKind::kInvalid, "fragments " + std::to_string(fragments) + " and interval " +
-                                           std::to_string(interval) + ": fragments must divide the interval");
+                                           std::to_string(interval) +
+                                           ": fragments must divide the interval");
     Schedule schedule;
     schedule.fragments_ = fragments;
     schedule.interval_ = interval;
@@ -46,8 +47,8 @@ class Schedule {
     const std::int64_t ahead = (offset(p) - t.value % interval_ + interval_) % interval_;
     return GlobalStep(t.value + (ahead == 0 ? interval_ : ahead));
   }
-  // The last step before `t` at which fragment p was due: the version that a round at t is based on when all goes
-  // well; 0 (the seed) when there was none.
+  // The last step before `t` at which fragment p was due: the version that a round at t is based on
+  // when all goes well; 0 (the seed) when there was none.
   [[nodiscard]] GlobalStep previous(FragmentId p, GlobalStep t) const {
     if (t.value <= 0) return GlobalStep(0);
     const std::int64_t behind = (t.value % interval_ - offset(p) + interval_) % interval_;

@@ -14,7 +14,8 @@ Buffer::Buffer(std::size_t bytes) : size_(bytes), capacity_(bytes + bytes / 16) 
   const bool large = bytes >= 2 * kHugePage;
   void* memory = nullptr;
   const std::size_t alignment = large ? kHugePage : 64;
-  if (::posix_memalign(&memory, alignment, capacity_ == 0 ? 1 : capacity_) != 0) throw std::bad_alloc();
+  if (::posix_memalign(&memory, alignment, capacity_ == 0 ? 1 : capacity_) != 0)
+    throw std::bad_alloc();
   // Fewer page faults on the merge's path; refused by some kernels, which costs nothing.
   if (large) static_cast<void>(::madvise(memory, bytes, MADV_HUGEPAGE));
   data_.reset(static_cast<std::byte*>(memory));
@@ -35,7 +36,9 @@ std::shared_ptr<Buffer> BufferPool::take(std::size_t bytes) {
     buffer->set_size(bytes);
   else
     buffer = std::make_unique<Buffer>(bytes);
-  return {buffer.release(), [pool = shared_from_this()](Buffer* dropped) { pool->give(std::unique_ptr<Buffer>(dropped)); }};
+  return {buffer.release(), [pool = shared_from_this()](Buffer* dropped) {
+            pool->give(std::unique_ptr<Buffer>(dropped));
+          }};
 }
 
 void BufferPool::give(std::unique_ptr<Buffer> buffer) {

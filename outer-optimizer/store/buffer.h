@@ -1,5 +1,6 @@
 #pragma once
-// Aligned memory that is not initialised: fragments are large, and zeroing them first would be a pass over them.
+// Aligned memory that is not initialised: fragments are large, and zeroing them first would be a
+// pass over them.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -27,7 +28,8 @@ class Buffer {
     return {static_cast<float*>(static_cast<void*>(data_.get())), size_ / sizeof(float)};
   }
   [[nodiscard]] std::span<const float> floats() const {
-    return {static_cast<const float*>(static_cast<const void*>(data_.get())), size_ / sizeof(float)};
+    return {static_cast<const float*>(static_cast<const void*>(data_.get())),
+            size_ / sizeof(float)};
   }
 
  private:
@@ -36,14 +38,15 @@ class Buffer {
   };
   std::unique_ptr<std::byte, Free> data_;
   std::size_t size_ = 0;
-  std::size_t capacity_ = 0;  // a little more than asked for, never touched unless the buffer is used again
+  std::size_t capacity_ =
+      0;  // a little more than asked for, never touched unless the buffer is used again
 };
 
 // The one shared family: published bytes, immutable from the moment they are shared.
 using SharedBuffer = std::shared_ptr<const Buffer>;
 
-// Keeps the last released buffer for the next fragment of about that size: fresh memory costs a page fault and a zeroing
-// pass. Buffers come back from whichever thread drops the last reference.
+// Keeps the last released buffer for the next fragment of about that size: fresh memory costs a
+// page fault and a zeroing pass. Buffers come back from whichever thread drops the last reference.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
   [[nodiscard]] std::shared_ptr<Buffer> take(std::size_t bytes);

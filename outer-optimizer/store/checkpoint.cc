@@ -21,7 +21,8 @@ constexpr std::string_view kManifest = "manifest.txt";
 constexpr std::uint64_t kFragmentMagic = 0x3147524648435241ULL;  // "ARCHFRG1"
 constexpr std::size_t kFragmentHeader = 64;
 constexpr std::size_t kPiece = 8U << 20;
-constexpr std::uint64_t kSyncEvery = 64ULL << 20;  // bounds what a crash or the final fsync has to write
+constexpr std::uint64_t kSyncEvery = 64ULL
+                                     << 20;  // bounds what a crash or the final fsync has to write
 constexpr std::size_t kMaxAssets = 64;
 constexpr std::size_t kMaxAssetBytes = 16U << 20;
 constexpr std::uint64_t kMaxSmallFile = 64ULL << 20;
@@ -44,7 +45,8 @@ bool parse_number(std::string_view text, T* out, int base = 10) {
 bool plain_name(std::string_view name) {
   if (name.empty() || name.size() > 64 || name.front() == '.') return false;
   return std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
   });
 }
 
@@ -84,13 +86,16 @@ bool parse_manifest_line(std::string_view line, Manifest* out) {
 
 Result<Manifest> read_manifest(const fs::path& path) {
   ARCH_TRY(const std::string text, read_file(path, kMaxSmallFile));
-  auto corrupt = [&](const std::string& what) { return fail(ErrorKind::kCorrupt, path.string() + ": " + what); };
+  auto corrupt = [&](const std::string& what) {
+    return fail(ErrorKind::kCorrupt, path.string() + ": " + what);
+  };
   const std::size_t last = text.rfind("end ");
   std::uint64_t checksum = 0;
   if (last == std::string::npos || text.size() != last + 4 + 16 + 1 || text.back() != '\n' ||
       !parse_number(std::string_view(text).substr(last + 4, 16), &checksum, 16))
     return corrupt("not complete");
-  if (checksum_of(text_bytes(std::string_view(text).substr(0, last))) != checksum) return corrupt("checksum differs");
+  if (checksum_of(text_bytes(std::string_view(text).substr(0, last))) != checksum)
+    return corrupt("checksum differs");
   std::string_view rest = std::string_view(text).substr(0, last);
   Manifest manifest;
   for (bool first = true; !rest.empty(); first = false) {
@@ -99,24 +104,30 @@ Result<Manifest> read_manifest(const fs::path& path) {
     const std::string_view line = rest.substr(0, end);
     rest.remove_prefix(end + 1);
     if (first && line != kHeader)
-      return fail(ErrorKind::kUnsupported, path.string() + ": does not start with '" + std::string(kHeader) + "'");
-    if (!first && !parse_manifest_line(line, &manifest)) return corrupt("malformed line '" + std::string(line) + "'");
+      return fail(ErrorKind::kUnsupported,
+                  path.string() + ": does not start with '" + std::string(kHeader) + "'");
+    if (!first && !parse_manifest_line(line, &manifest))
+      return corrupt("malformed line '" + std::string(line) + "'");
   }
   return manifest;
 }
 
-Result<std::string> read_listed(const fs::path& folder, const Manifest& manifest, const std::string& name) {
+Result<std::string> read_listed(const fs::path& folder, const Manifest& manifest,
+                                const std::string& name) {
   const auto listed = manifest.files.find(name);
   const std::string path = (folder / name).string();
-  if (listed == manifest.files.end()) return fail(ErrorKind::kCorrupt, path + ": not in the manifest");
+  if (listed == manifest.files.end())
+    return fail(ErrorKind::kCorrupt, path + ": not in the manifest");
   auto content = read_file(folder / name, kMaxSmallFile);
   if (!content) return fail(ErrorKind::kCorrupt, content.error().message);
-  if (content->size() != listed->second.bytes || checksum_of(text_bytes(*content)) != listed->second.checksum)
+  if (content->size() != listed->second.bytes ||
+      checksum_of(text_bytes(*content)) != listed->second.checksum)
     return fail(ErrorKind::kCorrupt, path + ": size or checksum differs from the manifest's");
   return content;
 }
 
-std::array<std::byte, kFragmentHeader> fragment_header(FragmentId p, GlobalStep version, std::uint64_t elements) {
+std::array<std::byte, kFragmentHeader> fragment_header(FragmentId p, GlobalStep version,
+                                                       std::uint64_t elements) {
   std::array<std::byte, kFragmentHeader> bytes{};
   put(bytes, 0, kFragmentMagic);
   put(bytes, 8, static_cast<std::int64_t>(p.value));
@@ -129,7 +140,9 @@ std::array<std::byte, kFragmentHeader> fragment_header(FragmentId p, GlobalStep 
 // Reads one fragment file into the store's arrays; returns its version.
 Result<GlobalStep> read_fragment(const fs::path& path, const ManifestFile& listed, FragmentId p,
                                  const FragmentStore::Arrays& arrays) {
-  auto corrupt = [&](const std::string& what) { return fail(ErrorKind::kCorrupt, path.string() + ": " + what); };
+  auto corrupt = [&](const std::string& what) {
+    return fail(ErrorKind::kCorrupt, path.string() + ": " + what);
+  };
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return corrupt("cannot be opened");
   std::error_code error;
@@ -143,12 +156,14 @@ Result<GlobalStep> read_fragment(const fs::path& path, const ManifestFile& liste
   checksum.add(header);
   const std::span<const std::byte> view(header);
   const GlobalStep version(get<std::int64_t>(view, 16));
-  if (header != fragment_header(p, version, arrays.master.size())) return corrupt("header is damaged or of another fragment");
+  if (header != fragment_header(p, version, arrays.master.size()))
+    return corrupt("header is damaged or of another fragment");
   std::uint64_t at = kFragmentHeader;
   for (const std::span<float> array : {arrays.master, arrays.momentum, arrays.published}) {
     for (std::span<std::byte> rest = std::as_writable_bytes(array); !rest.empty();) {
       const auto part = rest.first(std::min(kPiece, rest.size()));
-      if (!read_at(fd.get(), part, at)) return corrupt("cannot be read at byte " + std::to_string(at));
+      if (!read_at(fd.get(), part, at))
+        return corrupt("cannot be read at byte " + std::to_string(at));
       checksum.add(part);
       at += part.size();
       rest = rest.subspan(part.size());
@@ -162,17 +177,20 @@ Result<GlobalStep> read_fragment(const fs::path& path, const ManifestFile& liste
 
 Status check_assets(const Assets& assets) {
   if (assets.size() > kMaxAssets)
-    return fail(ErrorKind::kTooLarge, std::to_string(assets.size()) + " assets; allowed: " + std::to_string(kMaxAssets));
+    return fail(ErrorKind::kTooLarge,
+                std::to_string(assets.size()) + " assets; allowed: " + std::to_string(kMaxAssets));
   std::size_t total = 0;
   for (const auto& [name, content] : assets) {
     if (!plain_name(name))
-      return fail(ErrorKind::kInvalid, "asset name of " + std::to_string(name.size()) +
-                                           " bytes; allowed: letters, digits, '.', '_', '-', at most 64, no leading dot");
+      return fail(
+          ErrorKind::kInvalid,
+          "asset name of " + std::to_string(name.size()) +
+              " bytes; allowed: letters, digits, '.', '_', '-', at most 64, no leading dot");
     total += content.size();
   }
   if (total > kMaxAssetBytes)
-    return fail(ErrorKind::kTooLarge, "assets of " + std::to_string(total) + " bytes; allowed: " +
-                                          std::to_string(kMaxAssetBytes));
+    return fail(ErrorKind::kTooLarge, "assets of " + std::to_string(total) +
+                                          " bytes; allowed: " + std::to_string(kMaxAssetBytes));
   return {};
 }
 
@@ -185,14 +203,17 @@ std::uint64_t checkpoint_bytes(const diloco::Fragmentation& fragmentation) {
 
 std::uint64_t journal_bytes(const diloco::Fragmentation& fragmentation, std::int64_t every) {
   std::uint64_t elements = 0;
-  for (const auto& fragment : fragmentation.fragments()) elements += static_cast<std::uint64_t>(fragment.elements);
-  // 1.5 * 4N * every / P, in an order that neither overflows (N <= 2^48, every bounded) nor rounds to nothing.
+  for (const auto& fragment : fragmentation.fragments())
+    elements += static_cast<std::uint64_t>(fragment.elements);
+  // 1.5 * 4N * every / P, in an order that neither overflows (N <= 2^48, every bounded) nor rounds
+  // to nothing.
   const auto p = static_cast<std::uint64_t>(std::max(1, fragmentation.count()));
   const std::uint64_t steps = static_cast<std::uint64_t>(std::clamp<std::int64_t>(every, 1, 4096));
   return std::max<std::uint64_t>(kMinJournalBytes, 6 * elements / p * steps);
 }
 
-std::uint64_t storage_needed(const diloco::Fragmentation& fragmentation, std::int64_t keep, std::int64_t every) {
+std::uint64_t storage_needed(const diloco::Fragmentation& fragmentation, std::int64_t keep,
+                             std::int64_t every) {
   const auto copies = static_cast<std::uint64_t>(std::clamp<std::int64_t>(keep, 1, 1000)) + 1;
   const std::uint64_t checkpoint = checkpoint_bytes(fragmentation);
   return checkpoint * copies + journal_bytes(fragmentation, every) + checkpoint / 3;
@@ -235,12 +256,15 @@ Status CheckpointWriter::begin() {
   ARCH_TRY_VOID(ops_.make_folder(temporary_ / "assets"));
   ARCH_TRY_VOID(write_small("layout.txt", info_.layout.to_text()));
   ARCH_TRY_VOID(write_small("state.json", info_.core_state));
-  for (const auto& [name, content] : info_.assets) ARCH_TRY_VOID(write_small("assets/" + name, content));
+  for (const auto& [name, content] : info_.assets)
+    ARCH_TRY_VOID(write_small("assets/" + name, content));
   return {};
 }
 
-Status CheckpointWriter::write_fragment(FragmentId p, GlobalStep version, std::span<const float> master,
-                                        std::span<const float> momentum, std::span<const float> published) {
+Status CheckpointWriter::write_fragment(FragmentId p, GlobalStep version,
+                                        std::span<const float> master,
+                                        std::span<const float> momentum,
+                                        std::span<const float> published) {
   const std::string name = fragment_name(p.value);
   ARCH_TRY(UniqueFd fd, ops_.open(temporary_ / name));
   const std::uint64_t size = kFragmentHeader + 3 * master.size_bytes();
@@ -263,7 +287,8 @@ Status CheckpointWriter::write_fragment(FragmentId p, GlobalStep version, std::s
     return {};
   };
   ARCH_TRY_VOID(write(fragment_header(p, version, master.size())));
-  for (const std::span<const float> array : {master, momentum, published}) ARCH_TRY_VOID(write(std::as_bytes(array)));
+  for (const std::span<const float> array : {master, momentum, published})
+    ARCH_TRY_VOID(write(std::as_bytes(array)));
   ARCH_TRY_VOID(ops_.sync(fd.get()));
   files_.push_back({name, size, checksum.value()});
   return {};
@@ -271,15 +296,18 @@ Status CheckpointWriter::write_fragment(FragmentId p, GlobalStep version, std::s
 
 Status CheckpointWriter::finish() {
   std::ostringstream out;
-  out << kHeader << "\nrun " << info_.run_id << "\nstep " << info_.step << "\nepoch " << info_.epoch << "\nlayout "
-      << info_.layout.digest().hex() << "\nfragments " << info_.fragments << "\njournal-generation "
-      << info_.journal_generation << "\njournal-sequence " << info_.journal_sequence << '\n';
-  for (const File& file : files_) out << "file " << file.name << ' ' << file.bytes << ' ' << hex(file.checksum) << '\n';
+  out << kHeader << "\nrun " << info_.run_id << "\nstep " << info_.step << "\nepoch " << info_.epoch
+      << "\nlayout " << info_.layout.digest().hex() << "\nfragments " << info_.fragments
+      << "\njournal-generation " << info_.journal_generation << "\njournal-sequence "
+      << info_.journal_sequence << '\n';
+  for (const File& file : files_)
+    out << "file " << file.name << ' ' << file.bytes << ' ' << hex(file.checksum) << '\n';
   const std::string body = out.str();
   // The parts are durable under their names before the manifest can be seen.
   ARCH_TRY_VOID(ops_.sync_folder(temporary_ / "assets"));
   ARCH_TRY_VOID(ops_.sync_folder(temporary_));
-  ARCH_TRY_VOID(write_small(std::string(kManifest), body + "end " + hex(checksum_of(text_bytes(body))) + "\n"));
+  ARCH_TRY_VOID(write_small(std::string(kManifest),
+                            body + "end " + hex(checksum_of(text_bytes(body))) + "\n"));
   ARCH_TRY_VOID(ops_.sync_folder(temporary_));
   const fs::path final_path = folder_ / std::to_string(info_.step.value);
   const fs::path replaced = folder_ / (".old-" + std::to_string(info_.step.value));
@@ -300,32 +328,38 @@ Result<CheckpointInfo> read_checkpoint_info(const fs::path& folder, GlobalStep s
   const fs::path path = folder / std::to_string(step.value);
   ARCH_TRY(Manifest manifest, read_manifest(path / kManifest));
   if (manifest.info.step != step)
-    return fail(ErrorKind::kCorrupt, path.string() + ": is of step " + std::to_string(manifest.info.step.value));
+    return fail(ErrorKind::kCorrupt,
+                path.string() + ": is of step " + std::to_string(manifest.info.step.value));
   CheckpointInfo& info = manifest.info;
   ARCH_TRY(const std::string layout, read_listed(path, manifest, "layout.txt"));
   ARCH_TRY(info.layout, diloco::Layout::parse_text(layout));
   if (info.layout.digest().hex() != manifest.layout_digest)
-    return fail(ErrorKind::kCorrupt, path.string() + ": layout.txt is not the layout of the manifest");
+    return fail(ErrorKind::kCorrupt,
+                path.string() + ": layout.txt is not the layout of the manifest");
   ARCH_TRY(info.core_state, read_listed(path, manifest, "state.json"));
   constexpr std::string_view kAssets = "assets/";
   for (const auto& [name, listed] : manifest.files) {
     if (!name.starts_with(kAssets)) continue;
     const std::string asset = name.substr(kAssets.size());
-    if (!plain_name(asset)) return fail(ErrorKind::kCorrupt, path.string() + ": asset name in the manifest");
+    if (!plain_name(asset))
+      return fail(ErrorKind::kCorrupt, path.string() + ": asset name in the manifest");
     ARCH_TRY(info.assets[asset], read_listed(path, manifest, name));
   }
   return info;
 }
 
-Status read_checkpoint_tensors(const fs::path& folder, const CheckpointInfo& info, FragmentStore& store) {
+Status read_checkpoint_tensors(const fs::path& folder, const CheckpointInfo& info,
+                               FragmentStore& store) {
   const fs::path path = folder / std::to_string(info.step.value);
   ARCH_TRY(const Manifest manifest, read_manifest(path / kManifest));
   for (std::int32_t i = 0; i < store.fragmentation().count(); ++i) {
     const FragmentId p(i);
     const auto listed = manifest.files.find(fragment_name(i));
     if (listed == manifest.files.end())
-      return fail(ErrorKind::kCorrupt, (path / fragment_name(i)).string() + ": not in the manifest");
-    ARCH_TRY(const GlobalStep version, read_fragment(path / fragment_name(i), listed->second, p, store.arrays(p)));
+      return fail(ErrorKind::kCorrupt,
+                  (path / fragment_name(i)).string() + ": not in the manifest");
+    ARCH_TRY(const GlobalStep version,
+             read_fragment(path / fragment_name(i), listed->second, p, store.arrays(p)));
     store.adopt(p, version);
   }
   return {};
@@ -349,14 +383,16 @@ Status set_aside(FileOps& ops, const fs::path& folder, GlobalStep step) {
   return ops.rename(folder / std::to_string(step.value), aside);
 }
 
-Status prune_checkpoints(FileOps& ops, const fs::path& folder, std::int64_t keep, std::int64_t keep_every) {
+Status prune_checkpoints(FileOps& ops, const fs::path& folder, std::int64_t keep,
+                         std::int64_t keep_every) {
   std::vector<GlobalStep> steps = list_checkpoints(folder);
   const auto kept = static_cast<std::size_t>(std::max<std::int64_t>(1, keep));
   steps.resize(steps.size() > kept ? steps.size() - kept : 0);
   for (const GlobalStep step : steps) {
     if (keep_every > 0 && step.value > 0 && step.value % keep_every == 0) continue;
     const fs::path path = folder / std::to_string(step.value);
-    ARCH_TRY_VOID(ops.remove_all(path / kManifest));  // first: a half-removed checkpoint must not look complete
+    ARCH_TRY_VOID(ops.remove_all(
+        path / kManifest));  // first: a half-removed checkpoint must not look complete
     ARCH_TRY_VOID(ops.remove_all(path));
   }
   std::vector<fs::path> leftovers;

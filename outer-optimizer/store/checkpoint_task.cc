@@ -51,8 +51,8 @@ Status CheckpointTask::write(const std::stop_token& stop) {
       if (stop.stop_requested()) return fail(ErrorKind::kCancelled, "checkpoint stopped");
       // The owner leaves p alone until it is marked as written.
       const SharedBuffer published = store_.published(*p);
-      ARCH_TRY_VOID(writer.write_fragment(*p, store_.version(*p), store_.master(*p), store_.momentum(*p),
-                                          published->floats()));
+      ARCH_TRY_VOID(writer.write_fragment(*p, store_.version(*p), store_.master(*p),
+                                          store_.momentum(*p), published->floats()));
       const std::lock_guard lock(mutex_);
       written_[static_cast<std::size_t>(p->value)] = true;
       changed_.notify_all();

@@ -1,7 +1,7 @@
 #pragma once
-// Writes one checkpoint from the live arrays on a thread of its own, while merges go on. Fragments are written in the
-// order in which they are due; before the owner changes a fragment it calls wait_for(), which returns at once when that
-// one is written and otherwise has it written next.
+// Writes one checkpoint from the live arrays on a thread of its own, while merges go on. Fragments
+// are written in the order in which they are due; before the owner changes a fragment it calls
+// wait_for(), which returns at once when that one is written and otherwise has it written next.
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>

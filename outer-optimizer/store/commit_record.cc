@@ -32,9 +32,11 @@ Result<CommitHead> decode_commit(std::string_view bytes) {
   const auto fixed = text_bytes(bytes);
   if (fixed.size() < kCommitFixed) return fail(ErrorKind::kCorrupt, "commit record is too short");
   const auto meta = get<std::uint64_t>(fixed, 40);
-  if (meta > bytes.size() - kCommitFixed) return fail(ErrorKind::kCorrupt, "commit record: members beyond its end");
+  if (meta > bytes.size() - kCommitFixed)
+    return fail(ErrorKind::kCorrupt, "commit record: members beyond its end");
   const auto codec = get<std::uint32_t>(fixed, 32);
-  if (codec > 255) return fail(ErrorKind::kUnsupported, "commit record: codec " + std::to_string(codec));
+  if (codec > 255)
+    return fail(ErrorKind::kUnsupported, "commit record: codec " + std::to_string(codec));
   CommitHead head;
   head.t = GlobalStep(get<std::int64_t>(fixed, 0));
   head.fragment = FragmentId(static_cast<std::int32_t>(get<std::int64_t>(fixed, 8)));
@@ -56,7 +58,8 @@ std::string encode_final(const FinalHead& head) {
 
 Result<FinalHead> decode_final(std::string_view bytes) {
   if (bytes.size() < kFinalFixed) return fail(ErrorKind::kCorrupt, "final record is too short");
-  return FinalHead{GlobalStep(get<std::int64_t>(text_bytes(bytes), 0)), std::string(bytes.substr(kFinalFixed))};
+  return FinalHead{GlobalStep(get<std::int64_t>(text_bytes(bytes), 0)),
+                   std::string(bytes.substr(kFinalFixed))};
 }
 
 }  // namespace archipelago::outer

@@ -1,6 +1,6 @@
 #pragma once
-// The heads of journal records (journal.h): what replay needs beside the merged gradient. The rules travel with the
-// record, so a replay under changed settings still gives the bits of the past.
+// The heads of journal records (journal.h): what replay needs beside the merged gradient. The rules
+// travel with the record, so a replay under changed settings still gives the bits of the past.
 #include <string>
 #include <string_view>
 

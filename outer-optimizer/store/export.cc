@@ -11,8 +11,8 @@
 namespace archipelago::outer {
 namespace fs = std::filesystem;
 
-Status export_model(const fs::path& folder, const diloco::Layout& layout, const FragmentStore& fragments,
-                    const Assets& assets) {
+Status export_model(const fs::path& folder, const diloco::Layout& layout,
+                    const FragmentStore& fragments, const Assets& assets) {
   ARCH_TRY_VOID(check_assets(assets));
   std::error_code error;
   fs::create_directories(folder, error);
@@ -30,7 +30,8 @@ Status export_model(const fs::path& folder, const diloco::Layout& layout, const 
     }
   }
   ARCH_TRY_VOID(wire::write_safetensors(folder / "model.safetensors", views));
-  for (const auto& [name, content] : assets) ARCH_TRY_VOID(write_file_durably(folder / name, content));
+  for (const auto& [name, content] : assets)
+    ARCH_TRY_VOID(write_file_durably(folder / name, content));
   return {};
 }
 

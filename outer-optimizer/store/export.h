@@ -1,6 +1,6 @@
 #pragma once
-// A run's weights as a model folder (protocol.md §9): model.safetensors with the tensors' own names, and the assets
-// (config.json, tokenizer) as the first learner brought them.
+// A run's weights as a model folder (protocol.md §9): model.safetensors with the tensors' own
+// names, and the assets (config.json, tokenizer) as the first learner brought them.
 #include <filesystem>
 
 #include "common/base/result.h"

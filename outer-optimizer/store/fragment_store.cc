@@ -15,7 +15,8 @@ namespace archipelago::outer {
 namespace {
 
 constexpr std::size_t kTile = codec::kChunk;
-// Tiles a worker takes at once: enough to amortise the lock, small enough to balance two threads on small tensors.
+// Tiles a worker takes at once: enough to amortise the lock, small enough to balance two threads on
+// small tensors.
 constexpr std::size_t kGrain = 16;
 // Below this a norm says "nothing moved": 1/norm would not fit fp32.
 constexpr double kZeroNorm = 1e-30;
@@ -27,25 +28,27 @@ std::size_t tiles_of(std::size_t elements) { return (elements + kTile - 1) / kTi
 
 // What merging one tensor needs to know; made before any element is touched.
 struct FragmentStore::TensorPlan {
-  std::vector<std::size_t> member;              // who counts, in order
+  std::vector<std::size_t> member;  // who counts, in order
   std::vector<float> coefficient;
   std::vector<std::span<const std::byte>> bytes;  // encoded tensor of each
   diloco::MergeCoefficients rules;
   bool radial = false;
-  std::size_t slot = 0;                         // of the tensor within the fragment
+  std::size_t slot = 0;  // of the tensor within the fragment
 };
 
-Result<std::unique_ptr<FragmentStore>> FragmentStore::create(const diloco::Layout& layout,
-                                                             const diloco::Fragmentation& fragmentation, int threads) {
+Result<std::unique_ptr<FragmentStore>> FragmentStore::create(
+    const diloco::Layout& layout, const diloco::Fragmentation& fragmentation, int threads) {
   try {
     return std::unique_ptr<FragmentStore>(new FragmentStore(layout, fragmentation, threads));
   } catch (const std::bad_alloc&) {
-    return fail(ErrorKind::kNoSpace, "the outer optimizer's memory cannot hold 14 bytes for each of " +
-                                         std::to_string(layout.elements()) + " parameters");
+    return fail(ErrorKind::kNoSpace,
+                "the outer optimizer's memory cannot hold 14 bytes for each of " +
+                    std::to_string(layout.elements()) + " parameters");
   }
 }
 
-FragmentStore::FragmentStore(const diloco::Layout& layout, const diloco::Fragmentation& fragmentation, int threads)
+FragmentStore::FragmentStore(const diloco::Layout& layout,
+                             const diloco::Fragmentation& fragmentation, int threads)
     : fragmentation_(fragmentation),
       history_limit_(4 * static_cast<std::uint64_t>(layout.elements())),
       pool_(threads),
@@ -65,15 +68,19 @@ Status FragmentStore::set(FragmentId p, GlobalStep version, std::span<const floa
   const std::size_t elements = as_size(fragmentation_[p].elements);
   for (const auto& values : {master, momentum, published})
     if ((!values.empty() || values.data() == master.data()) && values.size() != elements)
-      return fail(ErrorKind::kInvalid, "fragment " + std::to_string(p.value) + " has " + std::to_string(elements) +
-                                           " elements, got " + std::to_string(values.size()));
+      return fail(ErrorKind::kInvalid, "fragment " + std::to_string(p.value) + " has " +
+                                           std::to_string(elements) + " elements, got " +
+                                           std::to_string(values.size()));
   for (const auto& values : {master, momentum, published})
     if (!codec::all_finite(values))
-      return fail(ErrorKind::kRefused, "fragment " + std::to_string(p.value) + " has a value that is not finite");
+      return fail(ErrorKind::kRefused,
+                  "fragment " + std::to_string(p.value) + " has a value that is not finite");
   const Arrays to = arrays(p);
   std::copy(master.begin(), master.end(), to.master.begin());
-  if (momentum.empty()) std::fill(to.momentum.begin(), to.momentum.end(), 0.0F);
-  else std::copy(momentum.begin(), momentum.end(), to.momentum.begin());
+  if (momentum.empty())
+    std::fill(to.momentum.begin(), to.momentum.end(), 0.0F);
+  else
+    std::copy(momentum.begin(), momentum.end(), to.momentum.begin());
   const auto& from = published.empty() ? master : published;
   std::copy(from.begin(), from.end(), to.published.begin());
   adopt(p, version);
@@ -112,8 +119,8 @@ void FragmentStore::merge_tensor(const diloco::FragmentTensor& tensor, const Ten
         std::fill(out.begin(), out.end(), 0.0F);
       }
       for (; next < plan.member.size(); ++next)
-        codec::decode_accumulate_range(members[plan.member[next]].codec, plan.bytes[next], total, first,
-                                       plan.coefficient[next], out);
+        codec::decode_accumulate_range(members[plan.member[next]].codec, plan.bytes[next], total,
+                                       first, plan.coefficient[next], out);
       if (needs_norm) partial[tile] = codec::sumsq(out);
     }
   });
@@ -122,7 +129,8 @@ void FragmentStore::merge_tensor(const diloco::FragmentTensor& tensor, const Ten
   scale_[plan.slot] = needs_norm ? static_cast<float>(diloco::rda_scale(plan.rules, norm2)) : 1.0F;
 }
 
-Result<bool> FragmentStore::prepare(FragmentId p, std::span<const MergeInput> members, bool radial) {
+Result<bool> FragmentStore::prepare(FragmentId p, std::span<const MergeInput> members,
+                                    bool radial) {
   const diloco::Fragment& fragment = fragmentation_[p];
   gradient_of_ = FragmentId(-1);
   std::vector<double> weights;
@@ -130,13 +138,16 @@ Result<bool> FragmentStore::prepare(FragmentId p, std::span<const MergeInput> me
   for (std::size_t m = 0; m < members.size(); ++m) {
     const MergeInput& input = members[m];
     offsets.push_back(payload_offsets(fragment, input.codec));
-    if (input.payload.size() != offsets.back().back() || input.norm2.size() != fragment.tensors.size())
+    if (input.payload.size() != offsets.back().back() ||
+        input.norm2.size() != fragment.tensors.size())
       return fail(ErrorKind::kInvalid, "member " + std::to_string(m) + ": payload of " +
-                                           std::to_string(input.payload.size()) + " bytes, expected " +
+                                           std::to_string(input.payload.size()) +
+                                           " bytes, expected " +
                                            std::to_string(offsets.back().back()));
     for (const double norm2 : input.norm2)
       if (!(norm2 >= 0) || norm2 > kMaxTensorNorm * kMaxTensorNorm)
-        return fail(ErrorKind::kRefused, "member " + std::to_string(m) + ": a tensor's norm is out of bounds");
+        return fail(ErrorKind::kRefused,
+                    "member " + std::to_string(m) + ": a tensor's norm is out of bounds");
     weights.push_back(diloco::contribution_weight(input.tokens, input.steps));
   }
   if (!diloco::mean_coefficients(weights).any) return false;
@@ -152,12 +163,14 @@ Result<bool> FragmentStore::prepare(FragmentId p, std::span<const MergeInput> me
       const double norm = std::sqrt(members[m].norm2[slot]);
       norms[m] = norm < kZeroNorm ? 0.0 : norm;
     }
-    plan.rules = plan.radial ? diloco::rda_coefficients(weights, norms) : diloco::mean_coefficients(weights);
+    plan.rules =
+        plan.radial ? diloco::rda_coefficients(weights, norms) : diloco::mean_coefficients(weights);
     for (std::size_t m = 0; m < members.size(); ++m) {
       if (plan.rules.per_member[m] == 0) continue;
       plan.member.push_back(m);
       plan.coefficient.push_back(static_cast<float>(plan.rules.per_member[m]));
-      plan.bytes.push_back(members[m].payload.subspan(offsets[m][slot], offsets[m][slot + 1] - offsets[m][slot]));
+      plan.bytes.push_back(
+          members[m].payload.subspan(offsets[m][slot], offsets[m][slot + 1] - offsets[m][slot]));
     }
     merge_tensor(tensor, plan, members);
   }
@@ -171,8 +184,9 @@ void FragmentStore::gradient(std::int64_t first, std::span<float> out) const {
   const auto& tensors = fragmentation_[gradient_of_].tensors;
   // The tensor that `first` lies in.
   std::size_t slot = static_cast<std::size_t>(
-      std::upper_bound(tensors.begin(), tensors.end(), first,
-                       [](std::int64_t at, const diloco::FragmentTensor& t) { return at < t.offset; }) -
+      std::upper_bound(
+          tensors.begin(), tensors.end(), first,
+          [](std::int64_t at, const diloco::FragmentTensor& t) { return at < t.offset; }) -
       tensors.begin() - 1);
   while (!out.empty()) {
     const auto& tensor = tensors[slot];
@@ -204,7 +218,8 @@ struct TensorStep {
   std::span<float> new_published;
   std::span<std::byte> encoded;  // empty with an exact downlink
 
-  // Elements [first, first + n), n <= kTile: outer step, delta against the published copy, the new published copy.
+  // Elements [first, first + n), n <= kTile: outer step, delta against the published copy, the new
+  // published copy.
   void tile(std::size_t first, std::size_t n) const {
     ARCH_CHECK(n <= kTile);
     alignas(64) std::array<float, kTile> scratch;
@@ -222,8 +237,8 @@ struct TensorStep {
     }
     const std::span<const float> old = old_published.subspan(first, n);
     codec::subtract(values, old, work);
-    const std::span<std::byte> code =
-        encoded.subspan(codec::encoded_size(rules.downlink, first), codec::encoded_size(rules.downlink, n));
+    const std::span<std::byte> code = encoded.subspan(codec::encoded_size(rules.downlink, first),
+                                                      codec::encoded_size(rules.downlink, n));
     const auto done = codec::encode(rules.downlink, work, code);
     ARCH_CHECK(done.has_value(), << "a master parameter is not finite");
     std::memcpy(fresh.data(), old.data(), n * sizeof(float));
@@ -233,8 +248,8 @@ struct TensorStep {
 
 }  // namespace
 
-std::uint64_t FragmentStore::apply(FragmentId p, GlobalStep version, const OuterRules& rules, bool update,
-                                   std::string meta) {
+std::uint64_t FragmentStore::apply(FragmentId p, GlobalStep version, const OuterRules& rules,
+                                   bool update, std::string meta) {
   ARCH_CHECK(!update || gradient_of_ == p, << "no gradient of fragment " << p);
   const diloco::Fragment& fragment = fragmentation_[p];
   Part& target = part(p);
@@ -247,10 +262,16 @@ std::uint64_t FragmentStore::apply(FragmentId p, GlobalStep version, const Outer
     const std::size_t begin = as_size(fragment.tensors[slot].offset);
     const std::size_t total = as_size(fragment.tensors[slot].elements);
     const TensorStep step{
-        rules, update, update ? scale_[slot] : 1.0F, std::as_const(gradient_).floats().subspan(begin, total),
-        target.momentum.floats().subspan(begin, total), target.master.floats().subspan(begin, total),
-        std::as_const(*target.published).floats().subspan(begin, total), next->floats().subspan(begin, total),
-        delta ? encoded->bytes().subspan(offsets[slot], offsets[slot + 1] - offsets[slot]) : std::span<std::byte>{}};
+        rules,
+        update,
+        update ? scale_[slot] : 1.0F,
+        std::as_const(gradient_).floats().subspan(begin, total),
+        target.momentum.floats().subspan(begin, total),
+        target.master.floats().subspan(begin, total),
+        std::as_const(*target.published).floats().subspan(begin, total),
+        next->floats().subspan(begin, total),
+        delta ? encoded->bytes().subspan(offsets[slot], offsets[slot + 1] - offsets[slot])
+              : std::span<std::byte>{}};
     pool_.run(tiles_of(total), kGrain, [&](std::size_t first, std::size_t last) {
       for (std::size_t tile = first; tile < last; ++tile)
         step.tile(tile * kTile, std::min(kTile, total - tile * kTile));
@@ -260,7 +281,8 @@ std::uint64_t FragmentStore::apply(FragmentId p, GlobalStep version, const Outer
 }
 
 std::uint64_t FragmentStore::publish(FragmentId p, GlobalStep version, codec::Codec codec,
-                                     std::shared_ptr<Buffer> encoded, std::shared_ptr<Buffer> next, std::string meta) {
+                                     std::shared_ptr<Buffer> encoded, std::shared_ptr<Buffer> next,
+                                     std::string meta) {
   auto shared_meta = std::make_shared<const std::string>(std::move(meta));
   std::uint64_t bytes = next->size();
   const std::lock_guard lock(mutex_);
@@ -268,7 +290,8 @@ std::uint64_t FragmentStore::publish(FragmentId p, GlobalStep version, codec::Co
   if (encoded != nullptr) {
     bytes = encoded->size();
     history_bytes_ += bytes;
-    target.deltas.push_back(Frame{p, version, target.version, codec, std::move(encoded), shared_meta});
+    target.deltas.push_back(
+        Frame{p, version, target.version, codec, std::move(encoded), shared_meta});
     trim_history();
   }
   target.version = version;
@@ -348,7 +371,9 @@ std::uint64_t FragmentStore::history_bytes() const {
 }
 
 std::span<const float> FragmentStore::master(FragmentId p) const { return part(p).master.floats(); }
-std::span<const float> FragmentStore::momentum(FragmentId p) const { return part(p).momentum.floats(); }
+std::span<const float> FragmentStore::momentum(FragmentId p) const {
+  return part(p).momentum.floats();
+}
 
 SharedBuffer FragmentStore::published(FragmentId p) const {
   const std::lock_guard lock(mutex_);

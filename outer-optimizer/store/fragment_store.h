@@ -1,13 +1,14 @@
 #pragma once
-// The tensors of the fragment owner: master, momentum and published copy of every fragment, and the frames that carry
-// published versions to learners (protocol.md §2.7, §2.9). No files here: the journal is handed the merged gradient
-// between prepare() and apply().
+// The tensors of the fragment owner: master, momentum and published copy of every fragment, and the
+// frames that carry published versions to learners (protocol.md §2.7, §2.9). No files here: the
+// journal is handed the merged gradient between prepare() and apply().
 //
-// Memory: 3 x 4N for the arrays, at most 4N of delta frames, and two buffers of the largest fragment (the merged gradient
-// and the next published copy). A keyframe shares the published buffer; a reader that still streams an older version
-// keeps that one alive.
+// Memory: 3 x 4N for the arrays, at most 4N of delta frames, and two buffers of the largest
+// fragment (the merged gradient and the next published copy). A keyframe shares the published
+// buffer; a reader that still streams an older version keeps that one alive.
 //
-// Threads: one owner thread calls everything that changes; frame(), version() and keyframe() may be called from any.
+// Threads: one owner thread calls everything that changes; frame(), version() and keyframe() may be
+// called from any.
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -34,7 +35,7 @@ inline constexpr GlobalStep kNoBase{-1};  // a keyframe needs none
 
 struct OuterRules {
   codec::OuterStep step{0.7F, 0.9F, true};  // learning rate, momentum, nesterov
-  bool radial = true;                       // RDA for MergeClass::kOther; false: weighted mean for all
+  bool radial = true;  // RDA for MergeClass::kOther; false: weighted mean for all
   codec::Codec downlink = codec::Codec::kInt4;
 };
 
@@ -42,23 +43,24 @@ struct OuterRules {
 struct MergeInput {
   std::span<const std::byte> payload;
   codec::Codec codec = codec::Codec::kInt4;
-  std::int64_t tokens = 0;         // counters of the fragment inside the upload
+  std::int64_t tokens = 0;  // counters of the fragment inside the upload
   std::int64_t steps = 0;
-  std::span<const double> norm2;   // PayloadValidator::norm2
+  std::span<const double> norm2;  // PayloadValidator::norm2
 };
 
 // What one published version looks like on its way to a learner.
 struct Frame {
   FragmentId fragment;
   GlobalStep version;
-  GlobalStep base = kNoBase;       // kNoBase: keyframe, fp32
+  GlobalStep base = kNoBase;  // kNoBase: keyframe, fp32
   codec::Codec codec = codec::Codec::kFp32;
-  SharedBuffer payload;            // layout: payload.h
+  SharedBuffer payload;                     // layout: payload.h
   std::shared_ptr<const std::string> meta;  // as given to apply(): members and excluded
   [[nodiscard]] bool keyframe() const { return base == kNoBase; }
 };
 
-// Gives the merged gradient "exactly as applied", piece by piece in element order; called by the owner thread.
+// Gives the merged gradient "exactly as applied", piece by piece in element order; called by the
+// owner thread.
 using GradientSource = std::function<void(std::int64_t first, std::span<float> out)>;
 
 class FragmentStore {
@@ -66,42 +68,47 @@ class FragmentStore {
   static constexpr std::size_t kMaxDeltasPerFragment = 4;
 
   // Allocates; kNoSpace when the memory is not there. threads >= 1.
-  [[nodiscard]] static Result<std::unique_ptr<FragmentStore>> create(const diloco::Layout& layout,
-                                                                     const diloco::Fragmentation& fragmentation,
-                                                                     int threads);
+  [[nodiscard]] static Result<std::unique_ptr<FragmentStore>> create(
+      const diloco::Layout& layout, const diloco::Fragmentation& fragmentation, int threads);
 
   [[nodiscard]] const diloco::Fragmentation& fragmentation() const { return fragmentation_; }
 
-  // Sets a fragment as the seed or a recovery has it. Momentum may be empty (zeros), published may be empty (= master).
-  // kRefused: non-finite.
+  // Sets a fragment as the seed or a recovery has it. Momentum may be empty (zeros), published may
+  // be empty (= master). kRefused: non-finite.
   [[nodiscard]] Status set(FragmentId p, GlobalStep version, std::span<const float> master,
                            std::span<const float> momentum, std::span<const float> published);
-  // In place, for reading a checkpoint without a copy: the three arrays of p. After filling them call adopt(). Both, and
-  // set(), only before anything of p has been published.
+  // In place, for reading a checkpoint without a copy: the three arrays of p. After filling them
+  // call adopt(). Both, and set(), only before anything of p has been published.
   struct Arrays {
     std::span<float> master, momentum, published;
   };
   [[nodiscard]] Arrays arrays(FragmentId p);
   void adopt(FragmentId p, GlobalStep version);
 
-  // Pass 1: the merged gradient of fragment p into the gradient buffer. Members in the given order (unit names). Nothing
-  // visible changes, so it may be thrown away. False: nobody's contribution counts, there is nothing to apply.
-  // kRefused: a norm beyond kMaxTensorNorm; kInvalid: sizes do not fit the fragment.
-  [[nodiscard]] Result<bool> prepare(FragmentId p, std::span<const MergeInput> members, bool radial);
+  // Pass 1: the merged gradient of fragment p into the gradient buffer. Members in the given order
+  // (unit names). Nothing visible changes, so it may be thrown away. False: nobody's contribution
+  // counts, there is nothing to apply. kRefused: a norm beyond kMaxTensorNorm; kInvalid: sizes do
+  // not fit the fragment.
+  [[nodiscard]] Result<bool> prepare(FragmentId p, std::span<const MergeInput> members,
+                                     bool radial);
   // The prepared gradient, scaled: what the journal stores.
   void gradient(std::int64_t first, std::span<float> out) const;
-  // For replay: fills the gradient buffer from the journal instead of prepare(). Size: elements of p.
+  // For replay: fills the gradient buffer from the journal instead of prepare(). Size: elements of
+  // p.
   [[nodiscard]] std::span<float> load_gradient(FragmentId p);
 
-  // Pass 2: outer step on master and momentum, delta encoded against the published copy, published += decoded, frame
-  // kept, version set. Without `update` the outer step is left out (a round in which nobody counted). Cannot fail.
-  // Returns the payload bytes of the new frame.
-  std::uint64_t apply(FragmentId p, GlobalStep version, const OuterRules& rules, bool update, std::string meta);
-  // Final publication: published := master, a keyframe of `version`, for every fragment; history is dropped.
+  // Pass 2: outer step on master and momentum, delta encoded against the published copy, published
+  // += decoded, frame kept, version set. Without `update` the outer step is left out (a round in
+  // which nobody counted). Cannot fail. Returns the payload bytes of the new frame.
+  std::uint64_t apply(FragmentId p, GlobalStep version, const OuterRules& rules, bool update,
+                      std::string meta);
+  // Final publication: published := master, a keyframe of `version`, for every fragment; history is
+  // dropped.
   void publish_masters(GlobalStep version);
 
-  // The next frame for a learner that holds version `have` of p (negative: nothing): the delta based on it while that is
-  // kept, else a keyframe of the newest version; nullopt when there is nothing newer or nothing published.
+  // The next frame for a learner that holds version `have` of p (negative: nothing): the delta
+  // based on it while that is kept, else a keyframe of the newest version; nullopt when there is
+  // nothing newer or nothing published.
   [[nodiscard]] std::optional<Frame> frame(FragmentId p, GlobalStep have) const;
   [[nodiscard]] std::optional<Frame> keyframe(FragmentId p) const;
   [[nodiscard]] GlobalStep version(FragmentId p) const;  // negative: none yet
@@ -123,12 +130,17 @@ class FragmentStore {
   };
   struct TensorPlan;
 
-  FragmentStore(const diloco::Layout& layout, const diloco::Fragmentation& fragmentation, int threads);
+  FragmentStore(const diloco::Layout& layout, const diloco::Fragmentation& fragmentation,
+                int threads);
   [[nodiscard]] Part& part(FragmentId p) { return parts_[static_cast<std::size_t>(p.value)]; }
-  [[nodiscard]] const Part& part(FragmentId p) const { return parts_[static_cast<std::size_t>(p.value)]; }
-  void merge_tensor(const diloco::FragmentTensor& tensor, const TensorPlan& plan, std::span<const MergeInput> members);
-  std::uint64_t publish(FragmentId p, GlobalStep version, codec::Codec codec, std::shared_ptr<Buffer> encoded,
-                        std::shared_ptr<Buffer> next, std::string meta);
+  [[nodiscard]] const Part& part(FragmentId p) const {
+    return parts_[static_cast<std::size_t>(p.value)];
+  }
+  void merge_tensor(const diloco::FragmentTensor& tensor, const TensorPlan& plan,
+                    std::span<const MergeInput> members);
+  std::uint64_t publish(FragmentId p, GlobalStep version, codec::Codec codec,
+                        std::shared_ptr<Buffer> encoded, std::shared_ptr<Buffer> next,
+                        std::string meta);
   void trim_history();
   void drop_history(Part& of);  // with mutex_ held, like trim_history
 
@@ -136,12 +148,12 @@ class FragmentStore {
   diloco::Fragmentation fragmentation_;
   std::uint64_t history_limit_ = 0;
   WorkerPool pool_;
-  Buffer gradient_;                  // of the largest fragment
+  Buffer gradient_;  // of the largest fragment
   FragmentId gradient_of_{-1};
-  std::vector<float> scale_;         // of each tensor of the prepared fragment
+  std::vector<float> scale_;  // of each tensor of the prepared fragment
   std::shared_ptr<BufferPool> buffers_ = std::make_shared<BufferPool>();  // published copies
 
-  mutable std::mutex mutex_;         // versions, published pointers, deltas: what frame() reads
+  mutable std::mutex mutex_;  // versions, published pointers, deltas: what frame() reads
   std::vector<Part> parts_;
   std::uint64_t history_bytes_ = 0;
 };

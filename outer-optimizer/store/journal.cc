@@ -22,7 +22,8 @@ constexpr std::size_t kFileHeader = 64;
 constexpr std::size_t kRecordHeader = 40;
 constexpr std::size_t kTrailer = 8;
 constexpr std::size_t kPiece = 1U << 20;
-constexpr std::uint64_t kGrowth = 64U << 10;  // a file that outgrows its reservation grows in multiples of this
+constexpr std::uint64_t kGrowth =
+    64U << 10;  // a file that outgrows its reservation grows in multiples of this
 
 std::uint64_t padded(std::uint64_t n) { return (n + 7) / 8 * 8; }
 
@@ -31,7 +32,9 @@ struct RecordHeader {
   std::uint64_t sequence = 0;
   std::uint64_t head = 0;
   std::uint64_t tensor = 0;
-  [[nodiscard]] std::uint64_t total() const { return padded(kRecordHeader + head + tensor) + kTrailer; }
+  [[nodiscard]] std::uint64_t total() const {
+    return padded(kRecordHeader + head + tensor) + kTrailer;
+  }
 };
 
 std::uint64_t header_checksum(std::uint64_t id, std::span<const std::byte> bytes) {
@@ -55,7 +58,8 @@ std::array<std::byte, kRecordHeader> encode_header(std::uint64_t id, const Recor
 // One journal file opened for reading.
 class Reader {
  public:
-  Reader(UniqueFd fd, std::string name, std::uint64_t size) : fd_(std::move(fd)), name_(std::move(name)), size_(size) {}
+  Reader(UniqueFd fd, std::string name, std::uint64_t size)
+      : fd_(std::move(fd)), name_(std::move(name)), size_(size) {}
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::uint64_t id() const { return id_; }
@@ -66,7 +70,8 @@ class Reader {
     std::array<std::byte, kFileHeader> bytes{};
     if (size_ < kFileHeader || !read_at(fd_.get(), bytes, 0)) return false;
     const std::span<const std::byte> view(bytes);
-    if (get<std::uint64_t>(view, 0) != kFileMagic || get<std::uint64_t>(view, 8) != generation) return false;
+    if (get<std::uint64_t>(view, 0) != kFileMagic || get<std::uint64_t>(view, 8) != generation)
+      return false;
     if (get<std::uint64_t>(view, 56) != checksum_of(view.first(56))) return false;
     first_sequence_ = get<std::uint64_t>(view, 16);
     id_ = get<std::uint64_t>(view, 24);
@@ -78,7 +83,8 @@ class Reader {
     while (at < size_) {
       const auto part = std::span(piece).first(std::min<std::uint64_t>(kPiece, size_ - at));
       if (!read_at(fd_.get(), part, at)) return false;
-      if (std::any_of(part.begin(), part.end(), [](std::byte b) { return b != std::byte{0}; })) return false;
+      if (std::any_of(part.begin(), part.end(), [](std::byte b) { return b != std::byte{0}; }))
+        return false;
       at += part.size();
     }
     return true;
@@ -86,7 +92,8 @@ class Reader {
 
   [[nodiscard]] std::optional<RecordHeader> header(std::uint64_t at) const {
     std::array<std::byte, kRecordHeader> bytes{};
-    if (size_ < kRecordHeader + kTrailer || at > size_ - kRecordHeader - kTrailer) return std::nullopt;
+    if (size_ < kRecordHeader + kTrailer || at > size_ - kRecordHeader - kTrailer)
+      return std::nullopt;
     if (!read_at(fd_.get(), bytes, at)) return std::nullopt;
     return decode(bytes, at);
   }
@@ -108,8 +115,10 @@ class Reader {
     return get<std::uint64_t>(trailer, 0) == checksum.value();
   }
 
-  // Where a later record begins, if there is one: then what is broken at `at` is damage and not a torn tail.
-  [[nodiscard]] std::optional<std::uint64_t> later_record(std::uint64_t at, std::uint64_t sequence) const {
+  // Where a later record begins, if there is one: then what is broken at `at` is damage and not a
+  // torn tail.
+  [[nodiscard]] std::optional<std::uint64_t> later_record(std::uint64_t at,
+                                                          std::uint64_t sequence) const {
     std::vector<std::byte> piece(kPiece + kRecordHeader);
     for (std::uint64_t from = at + 8; from + kRecordHeader <= size_; from += kPiece) {
       const auto part = std::span(piece).first(std::min<std::uint64_t>(piece.size(), size_ - from));
@@ -128,23 +137,28 @@ class Reader {
     record.type = static_cast<RecordType>(header.type);
     record.sequence = header.sequence;
     record.head.resize(header.head);
-    ARCH_TRY_VOID(read_at(fd_.get(), std::as_writable_bytes(std::span(record.head)), at + kRecordHeader));
+    ARCH_TRY_VOID(
+        read_at(fd_.get(), std::as_writable_bytes(std::span(record.head)), at + kRecordHeader));
     record.tensor_bytes = header.tensor;
     const std::uint64_t begin = at + kRecordHeader + header.head;
-    record.read_tensor = [this, begin, size = header.tensor](std::uint64_t first, std::span<std::byte> out) -> Status {
-      if (first > size || out.size() > size - first) return fail(ErrorKind::kInternal, "beyond the record's tensor");
+    record.read_tensor = [this, begin, size = header.tensor](std::uint64_t first,
+                                                             std::span<std::byte> out) -> Status {
+      if (first > size || out.size() > size - first)
+        return fail(ErrorKind::kInternal, "beyond the record's tensor");
       return read_at(fd_.get(), out, begin + first);
     };
     return record;
   }
 
  private:
-  [[nodiscard]] std::optional<RecordHeader> decode(std::span<const std::byte> bytes, std::uint64_t at) const {
+  [[nodiscard]] std::optional<RecordHeader> decode(std::span<const std::byte> bytes,
+                                                   std::uint64_t at) const {
     if (get<std::uint32_t>(bytes, 0) != kRecordMagic) return std::nullopt;
     if (get<std::uint64_t>(bytes, 32) != header_checksum(id_, bytes.first(32))) return std::nullopt;
-    RecordHeader header{get<std::uint32_t>(bytes, 4), get<std::uint64_t>(bytes, 8), get<std::uint64_t>(bytes, 16),
-                        get<std::uint64_t>(bytes, 24)};
-    if (header.head > Journal::kMaxHead || header.tensor > size_ || at + header.total() > size_) return std::nullopt;
+    RecordHeader header{get<std::uint32_t>(bytes, 4), get<std::uint64_t>(bytes, 8),
+                        get<std::uint64_t>(bytes, 16), get<std::uint64_t>(bytes, 24)};
+    if (header.head > Journal::kMaxHead || header.tensor > size_ || at + header.total() > size_)
+      return std::nullopt;
     return header;
   }
 
@@ -166,10 +180,10 @@ Result<Reader> open_reader(const std::filesystem::path& path) {
 
 struct ReplayState {
   std::uint64_t next_sequence = 1;
-  bool damaged = false;  // nothing behind this is replayed
+  bool damaged = false;   // nothing behind this is replayed
   std::uint64_t end = 0;  // of the newest file's whole records
   std::uint64_t id = 0;
-  bool usable = false;    // the newest file can be appended to
+  bool usable = false;  // the newest file can be appended to
 };
 
 Status replay_records(const Reader& file, ReplayState* state, JournalReplay* report,
@@ -179,7 +193,8 @@ Status replay_records(const Reader& file, ReplayState* state, JournalReplay* rep
     const auto header = file.header(at);
     if (!header || header->sequence != state->next_sequence || !file.whole(at, *header)) break;
     if (header->type < 1 || header->type > 3)
-      return fail(ErrorKind::kUnsupported, file.name() + ": record of type " + std::to_string(header->type) + " at byte " +
+      return fail(ErrorKind::kUnsupported, file.name() + ": record of type " +
+                                               std::to_string(header->type) + " at byte " +
                                                std::to_string(at) + "; this build knows 1 to 3");
     ARCH_TRY(const JournalRecord record, file.load(at, *header));
     if (auto done = replay(record); !done)
@@ -191,15 +206,16 @@ Status replay_records(const Reader& file, ReplayState* state, JournalReplay* rep
   state->end = at;
   if (const auto later = file.later_record(at, state->next_sequence)) {
     state->damaged = true;
-    report->problems.push_back(file.name() + " is damaged at byte " + std::to_string(at) + " (record " +
-                               std::to_string(state->next_sequence) + "); the next whole record is at byte " +
-                               std::to_string(*later));
+    report->problems.push_back(file.name() + " is damaged at byte " + std::to_string(at) +
+                               " (record " + std::to_string(state->next_sequence) +
+                               "); the next whole record is at byte " + std::to_string(*later));
   }
   return {};
 }
 
 Status replay_file(const std::filesystem::path& path, std::uint64_t generation, ReplayState* state,
-                   JournalReplay* report, const std::function<Status(const JournalRecord&)>& replay) {
+                   JournalReplay* report,
+                   const std::function<Status(const JournalRecord&)>& replay) {
   ARCH_TRY(Reader file, open_reader(path));
   state->usable = file.read_file_header(generation);
   if (!state->usable) {
@@ -210,11 +226,13 @@ Status replay_file(const std::filesystem::path& path, std::uint64_t generation, 
   }
   if (file.first_sequence() != state->next_sequence) {
     state->damaged = true;
-    report->problems.push_back(file.name() + " begins with record " + std::to_string(file.first_sequence()) +
-                               ", expected " + std::to_string(state->next_sequence));
+    report->problems.push_back(file.name() + " begins with record " +
+                               std::to_string(file.first_sequence()) + ", expected " +
+                               std::to_string(state->next_sequence));
     return {};
   }
-  // A generation that was begun behind damage continues from the record that was lost: the gap is known and final.
+  // A generation that was begun behind damage continues from the record that was lost: the gap is
+  // known and final.
   state->damaged = false;
   state->id = file.id();
   return replay_records(file, state, report, replay);
@@ -222,7 +240,8 @@ Status replay_file(const std::filesystem::path& path, std::uint64_t generation, 
 
 }  // namespace
 
-std::filesystem::path Journal::file_path(const std::filesystem::path& folder, std::uint64_t generation) {
+std::filesystem::path Journal::file_path(const std::filesystem::path& folder,
+                                         std::uint64_t generation) {
   return folder / ("journal-" + std::to_string(generation) + ".log");
 }
 
@@ -244,10 +263,9 @@ std::vector<std::uint64_t> Journal::generations(const std::filesystem::path& fol
   return found;
 }
 
-Result<std::unique_ptr<Journal>> Journal::open(FileOps& ops, const std::filesystem::path& folder, const Start& from,
-                                               std::uint64_t preallocate,
-                                               const std::function<Status(const JournalRecord&)>& replay,
-                                               JournalReplay* report) {
+Result<std::unique_ptr<Journal>> Journal::open(
+    FileOps& ops, const std::filesystem::path& folder, const Start& from, std::uint64_t preallocate,
+    const std::function<Status(const JournalRecord&)>& replay, JournalReplay* report) {
   ARCH_TRY_VOID(ops.make_folder(folder));
   ReplayState state;
   state.next_sequence = from.sequence;
@@ -256,7 +274,8 @@ Result<std::unique_ptr<Journal>> Journal::open(FileOps& ops, const std::filesyst
     if (generation >= from.generation) files.push_back(generation);
   if (files.empty() && from.must_exist)
     report->problems.push_back(file_path("", from.generation).string() + " is missing");
-  // Behind damage it goes on only where a newer generation takes up exactly there: replay_file() checks that.
+  // Behind damage it goes on only where a newer generation takes up exactly there: replay_file()
+  // checks that.
   for (const std::uint64_t generation : files)
     ARCH_TRY_VOID(replay_file(file_path(folder, generation), generation, &state, report, replay));
   report->next_sequence = state.next_sequence;
@@ -264,7 +283,8 @@ Result<std::unique_ptr<Journal>> Journal::open(FileOps& ops, const std::filesyst
   std::unique_ptr<Journal> journal(new Journal(ops, folder, preallocate));
   journal->next_sequence_ = state.next_sequence;
   if (files.empty() || !state.usable || state.damaged) {
-    // A newest file that never got a record is written over; a damaged one stays for whoever wants to look at it.
+    // A newest file that never got a record is written over; a damaged one stays for whoever wants
+    // to look at it.
     std::uint64_t next = from.generation;
     if (!files.empty()) next = state.damaged ? files.back() + 1 : files.back();
     ARCH_TRY_VOID(journal->create_file(next));
@@ -319,10 +339,13 @@ Status Journal::make_room(std::uint64_t bytes) {
   return {};
 }
 
-Status Journal::append(RecordType type, std::string_view head, std::uint64_t tensor_bytes, const TensorSource& tensor) {
+Status Journal::append(RecordType type, std::string_view head, std::uint64_t tensor_bytes,
+                       const TensorSource& tensor) {
   if (head.size() > kMaxHead)
-    return fail(ErrorKind::kTooLarge, "journal record head of " + std::to_string(head.size()) + " bytes");
-  const RecordHeader header{static_cast<std::uint32_t>(type), next_sequence_, head.size(), tensor_bytes};
+    return fail(ErrorKind::kTooLarge,
+                "journal record head of " + std::to_string(head.size()) + " bytes");
+  const RecordHeader header{static_cast<std::uint32_t>(type), next_sequence_, head.size(),
+                            tensor_bytes};
   const std::string where = file_path(folder_, generation_).string();
   if (auto room = make_room(header.total()); !room) return fail(room.error().with_context(where));
 
@@ -365,14 +388,16 @@ Status Journal::append(RecordType type, std::string_view head, std::uint64_t ten
 }
 
 Status Journal::rotate() {
-  if (end_ == kFileHeader) return {};  // nothing in it yet: it can serve the next checkpoint as it is
+  if (end_ == kFileHeader)
+    return {};  // nothing in it yet: it can serve the next checkpoint as it is
   // The unused reservation goes first, so that the new file can have it.
   ARCH_TRY_VOID(ops_.truncate(fd_.get(), end_));
   allocated_ = end_;
   return create_file(generation_ + 1);
 }
 
-Status Journal::free_below(FileOps& ops, const std::filesystem::path& folder, std::uint64_t generation) {
+Status Journal::free_below(FileOps& ops, const std::filesystem::path& folder,
+                           std::uint64_t generation) {
   for (const std::uint64_t old : generations(folder))
     if (old < generation) ARCH_TRY_VOID(ops.remove_all(file_path(folder, old)));
   return ops.sync_folder(folder);

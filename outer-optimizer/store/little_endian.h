@@ -1,6 +1,7 @@
 #pragma once
-// Fixed-width little-endian numbers in byte buffers, and the checksum of stored bytes. The store's formats are
-// little-endian by definition and so are all machines it runs on (checked at compile time).
+// Fixed-width little-endian numbers in byte buffers, and the checksum of stored bytes. The store's
+// formats are little-endian by definition and so are all machines it runs on (checked at compile
+// time).
 #include <bit>
 #include <cstddef>
 #include <cstring>
@@ -9,14 +10,14 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-
 #include <xxhash.h>
 
 #include "common/base/check.h"
 
 namespace archipelago::outer {
 
-static_assert(std::endian::native == std::endian::little, "fp32 arrays are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "fp32 arrays are written as they lie in memory");
 
 template <class T>
 void put(std::span<std::byte> to, std::size_t at, T value) {
@@ -45,7 +46,9 @@ class Checksum {
     ARCH_CHECK(state_ != nullptr);
     XXH3_64bits_reset(state_.get());
   }
-  void add(std::span<const std::byte> bytes) { XXH3_64bits_update(state_.get(), bytes.data(), bytes.size()); }
+  void add(std::span<const std::byte> bytes) {
+    XXH3_64bits_update(state_.get(), bytes.data(), bytes.size());
+  }
   void add(std::uint64_t number) { XXH3_64bits_update(state_.get(), &number, sizeof number); }
   [[nodiscard]] std::uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
 

@@ -100,8 +100,10 @@ class Store::Impl {
 };
 
 Status Store::Impl::open(const OnState& on_state) {
-  if (options.run_id.empty() || options.run_id.size() > 255 || options.run_id.find('\n') != std::string::npos)
-    return fail(ErrorKind::kInvalid, "run id of " + std::to_string(options.run_id.size()) + " bytes");
+  if (options.run_id.empty() || options.run_id.size() > 255 ||
+      options.run_id.find('\n') != std::string::npos)
+    return fail(ErrorKind::kInvalid,
+                "run id of " + std::to_string(options.run_id.size()) + " bytes");
   ARCH_TRY(schedule, diloco::Schedule::create(options.fragments, options.interval));
   ARCH_TRY_VOID(ops->make_folder(checkpoints));
   ARCH_TRY(lock, lock_folder(options.folder));
@@ -113,8 +115,9 @@ Status Store::Impl::open(const OnState& on_state) {
   const Journal::Start start{base.journal_generation, base.journal_sequence, report.found};
   const std::uint64_t reserve =
       report.found ? journal_bytes(fragmentation, options.checkpoint_every) : kMinJournalBytes;
-  auto opened = Journal::open(*ops, journal_folder, start, reserve,
-                              [&](const JournalRecord& record) { return replay(record, on_state); }, &replayed);
+  auto opened = Journal::open(
+      *ops, journal_folder, start, reserve,
+      [&](const JournalRecord& record) { return replay(record, on_state); }, &replayed);
   if (!opened) return fail(opened.error());
   journal = std::move(*opened);
   report.records = replayed.records;
@@ -122,7 +125,8 @@ Status Store::Impl::open(const OnState& on_state) {
   base.core_state.clear();
   base.core_state.shrink_to_fit();
   if (fragments != nullptr)
-    for (const GlobalStep version : fragments->versions()) report.committed = std::max(report.committed, version);
+    for (const GlobalStep version : fragments->versions())
+      report.committed = std::max(report.committed, version);
   seeded = report.found;
   return {};
 }
@@ -136,14 +140,16 @@ Status Store::Impl::load_newest() {
     Status loaded = info ? load(step, std::move(*info)) : fail(info.error());
     if (loaded) return {};
     fragments.reset();
-    // Damage and what this build can't read are passed over; another run or another P is a mistake to be told about.
+    // Damage and what this build can't read are passed over; another run or another P is a mistake
+    // to be told about.
     if (loaded.error().kind != ErrorKind::kCorrupt) return loaded;
     note(loaded.error().message);
     ARCH_TRY_VOID(set_aside(*ops, checkpoints, step));
   }
   if (!steps.empty())
     return fail(ErrorKind::kCorrupt, "no checkpoint in " + checkpoints.string() + " is usable (" +
-                                         report.problems.front() + "); HINT: empty " + options.folder.string() +
+                                         report.problems.front() + "); HINT: empty " +
+                                         options.folder.string() +
                                          " to rebuild the run from its learners");
   return {};
 }
@@ -151,9 +157,11 @@ Status Store::Impl::load_newest() {
 Status Store::Impl::load(GlobalStep step, CheckpointInfo info) {
   const std::string where = (checkpoints / std::to_string(step.value)).string();
   if (info.run_id != options.run_id)
-    return fail(ErrorKind::kConflict, where + " belongs to run " + info.run_id + ", this is run " + options.run_id);
+    return fail(ErrorKind::kConflict,
+                where + " belongs to run " + info.run_id + ", this is run " + options.run_id);
   if (info.fragments != options.fragments)
-    return fail(ErrorKind::kInvalid, where + " has " + std::to_string(info.fragments) + " fragments, the run asks for " +
+    return fail(ErrorKind::kInvalid, where + " has " + std::to_string(info.fragments) +
+                                         " fragments, the run asks for " +
                                          std::to_string(options.fragments));
   ARCH_TRY(fragmentation, diloco::Fragmentation::balanced(info.layout, options.fragments));
   ARCH_TRY(fragments, FragmentStore::create(info.layout, fragmentation, options.threads));
@@ -168,20 +176,27 @@ Status Store::Impl::count_epoch() {
   const fs::path path = options.folder / "epoch";
   std::int64_t last = base.epoch;
   auto counted = read_epoch(path);
-  if (counted) last = std::max(last, *counted);
-  else if (counted.error().kind == ErrorKind::kCorrupt) report.problems.push_back(counted.error().message);
-  else return fail(counted.error());
+  if (counted)
+    last = std::max(last, *counted);
+  else if (counted.error().kind == ErrorKind::kCorrupt)
+    report.problems.push_back(counted.error().message);
+  else
+    return fail(counted.error());
   epoch = last + 1;
   return write_file_durably(path, std::to_string(epoch) + "\n");
 }
 
 Status Store::Impl::replay(const JournalRecord& record, const OnState& on_state) {
   switch (record.type) {
-    case RecordType::kState: on_state(record.head); return {};
-    case RecordType::kCommit: return replay_commit(record, on_state);
+    case RecordType::kState:
+      on_state(record.head);
+      return {};
+    case RecordType::kCommit:
+      return replay_commit(record, on_state);
     case RecordType::kFinal: {
       ARCH_TRY(const FinalHead head, decode_final(record.head));
-      if (fragments == nullptr) return fail(ErrorKind::kCorrupt, "final record without a checkpoint");
+      if (fragments == nullptr)
+        return fail(ErrorKind::kCorrupt, "final record without a checkpoint");
       fragments->publish_masters(head.version);
       on_state(head.core_state);
       return {};
@@ -194,7 +209,8 @@ Status Store::Impl::replay_commit(const JournalRecord& record, const OnState& on
   ARCH_TRY(CommitHead head, decode_commit(record.head));
   if (fragments == nullptr) return fail(ErrorKind::kCorrupt, "commit record without a checkpoint");
   if (head.fragment.value < 0 || head.fragment.value >= fragmentation.count())
-    return fail(ErrorKind::kCorrupt, "commit record of fragment " + std::to_string(head.fragment.value));
+    return fail(ErrorKind::kCorrupt,
+                "commit record of fragment " + std::to_string(head.fragment.value));
   if (head.t > fragments->version(head.fragment)) {
     if (head.update) {
       const std::span<float> gradient = fragments->load_gradient(head.fragment);
@@ -208,7 +224,8 @@ Status Store::Impl::replay_commit(const JournalRecord& record, const OnState& on
   return {};
 }
 
-CheckpointTask::Plan Store::Impl::checkpoint_plan(GlobalStep step, std::string_view core_state) const {
+CheckpointTask::Plan Store::Impl::checkpoint_plan(GlobalStep step,
+                                                  std::string_view core_state) const {
   CheckpointTask::Plan plan;
   plan.checkpoints = checkpoints;
   plan.journal = journal_folder;
@@ -223,8 +240,9 @@ CheckpointTask::Plan Store::Impl::checkpoint_plan(GlobalStep step, std::string_v
   plan.keep = options.keep;
   plan.keep_every = options.keep_every;
   for (std::int32_t p = 0; p < fragmentation.count(); ++p) plan.order.emplace_back(p);
-  std::sort(plan.order.begin(), plan.order.end(),
-            [&](FragmentId a, FragmentId b) { return schedule.next(a, step) < schedule.next(b, step); });
+  std::sort(plan.order.begin(), plan.order.end(), [&](FragmentId a, FragmentId b) {
+    return schedule.next(a, step) < schedule.next(b, step);
+  });
   return plan;
 }
 
@@ -232,7 +250,8 @@ Result<std::uint64_t> Store::Impl::journal_commit(const MergeRequest& request, b
   const std::string head = encode_commit(
       {request.t, request.fragment, update, options.rules, request.meta, request.core_state});
   const std::uint64_t tensor =
-      update ? static_cast<std::uint64_t>(fragmentation[request.fragment].elements) * sizeof(float) : 0;
+      update ? static_cast<std::uint64_t>(fragmentation[request.fragment].elements) * sizeof(float)
+             : 0;
   auto source = [&](std::uint64_t first, std::span<std::byte> out) {
     // Pieces of the tensor are whole floats, but lie behind a head of any length: not aligned.
     std::array<float, codec::kChunk> piece;
@@ -252,7 +271,8 @@ Result<std::uint64_t> Store::Impl::journal_commit(const MergeRequest& request, b
 Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Store::~Store() = default;
 
-Result<std::unique_ptr<Store>> Store::open(StoreOptions options, const std::function<void(std::string_view)>& on_state) {
+Result<std::unique_ptr<Store>> Store::open(StoreOptions options,
+                                           const std::function<void(std::string_view)>& on_state) {
   auto impl = std::make_unique<Impl>(std::move(options));
   ARCH_TRY_VOID(impl->open(on_state));
   return std::unique_ptr<Store>(new Store(std::move(impl)));
@@ -272,11 +292,13 @@ Status Store::set_layout(diloco::Layout layout, Assets assets) {
   if (s.seeded) return fail(ErrorKind::kConflict, "the run has a layout already");
   ARCH_TRY_VOID(check_assets(assets));
   ARCH_TRY(auto fragmentation, diloco::Fragmentation::balanced(layout, s.options.fragments));
-  const std::uint64_t needed = storage_needed(fragmentation, s.options.keep, s.options.checkpoint_every);
+  const std::uint64_t needed =
+      storage_needed(fragmentation, s.options.keep, s.options.checkpoint_every);
   const std::uint64_t available = free_space(s.options.folder);
   if (needed > available)
-    return fail(ErrorKind::kNoSpace, s.options.folder.string() + " has " + std::to_string(available) +
-                                         " bytes free, the run needs " + std::to_string(needed) + " for " +
+    return fail(ErrorKind::kNoSpace, s.options.folder.string() + " has " +
+                                         std::to_string(available) + " bytes free, the run needs " +
+                                         std::to_string(needed) + " for " +
                                          std::to_string(layout.elements()) + " parameters");
   ARCH_TRY(s.fragments, FragmentStore::create(layout, fragmentation, s.options.threads));
   s.fragmentation = std::move(fragmentation);
@@ -293,7 +315,8 @@ Status Store::seed_fragment(FragmentId p, GlobalStep version, std::span<const fl
   if (p.value < 0 || p.value >= s.fragmentation.count())
     return fail(ErrorKind::kInvalid, "fragment " + std::to_string(p.value) + "; allowed: 0 to " +
                                          std::to_string(s.fragmentation.count() - 1));
-  if (version.value < 0) return fail(ErrorKind::kInvalid, "version " + std::to_string(version.value));
+  if (version.value < 0)
+    return fail(ErrorKind::kInvalid, "version " + std::to_string(version.value));
   return s.fragments->set(p, version, values, {}, {});
 }
 
@@ -310,7 +333,9 @@ Status Store::commit_seed(GlobalStep step, std::string_view core_state) {
   return {};
 }
 
-Status Store::persist(std::string_view core_state) { return impl_->journal->append(RecordType::kState, core_state); }
+Status Store::persist(std::string_view core_state) {
+  return impl_->journal->append(RecordType::kState, core_state);
+}
 
 Result<MergeOutcome> Store::merge_and_commit(const MergeRequest& request) {
   Impl& s = *impl_;
@@ -318,18 +343,20 @@ Result<MergeOutcome> Store::merge_and_commit(const MergeRequest& request) {
   if (request.fragment.value < 0 || request.fragment.value >= s.fragmentation.count())
     return fail(ErrorKind::kInvalid, "fragment " + std::to_string(request.fragment.value));
   if (request.t <= s.fragments->version(request.fragment))
-    return fail(ErrorKind::kConflict, "global step " + std::to_string(request.t.value) + " is committed");
+    return fail(ErrorKind::kConflict,
+                "global step " + std::to_string(request.t.value) + " is committed");
   const SystemClock clock;
   MergeOutcome outcome;
   const TimePoint begin = clock.now();
-  ARCH_TRY(outcome.updated, s.fragments->prepare(request.fragment, request.members, s.options.rules.radial));
+  ARCH_TRY(outcome.updated,
+           s.fragments->prepare(request.fragment, request.members, s.options.rules.radial));
   const TimePoint merged = clock.now();
   ARCH_TRY(outcome.journal_bytes, s.journal_commit(request, outcome.updated));
   const TimePoint journaled = clock.now();
   if (s.task != nullptr) s.task->wait_for(request.fragment);
   const TimePoint waited = clock.now();
-  outcome.frame_bytes =
-      s.fragments->apply(request.fragment, request.t, s.options.rules, outcome.updated, request.meta);
+  outcome.frame_bytes = s.fragments->apply(request.fragment, request.t, s.options.rules,
+                                           outcome.updated, request.meta);
   outcome.merge_seconds = to_seconds(merged - begin);
   outcome.journal_seconds = to_seconds(journaled - merged);
   outcome.wait_seconds = to_seconds(waited - journaled);
@@ -340,8 +367,10 @@ Result<MergeOutcome> Store::merge_and_commit(const MergeRequest& request) {
 Status Store::publish_final(GlobalStep version, std::string_view core_state) {
   Impl& s = *impl_;
   if (!s.seeded) return fail(ErrorKind::kConflict, "the run is not seeded");
-  ARCH_TRY_VOID(s.journal->append(RecordType::kFinal, encode_final({version, std::string(core_state)})));
-  if (s.task != nullptr) static_cast<void>(s.task->result());  // it reads published copies: let it end first
+  ARCH_TRY_VOID(
+      s.journal->append(RecordType::kFinal, encode_final({version, std::string(core_state)})));
+  if (s.task != nullptr)
+    static_cast<void>(s.task->result());  // it reads published copies: let it end first
   s.fragments->publish_masters(version);
   return {};
 }
@@ -351,7 +380,8 @@ Result<bool> Store::start_checkpoint(GlobalStep step, std::string_view core_stat
   if (!s.seeded) return fail(ErrorKind::kConflict, "the run is not seeded");
   if (s.task != nullptr) return false;
   ARCH_TRY_VOID(s.journal->rotate());
-  s.task = std::make_unique<CheckpointTask>(*s.ops, *s.fragments, s.checkpoint_plan(step, core_state));
+  s.task =
+      std::make_unique<CheckpointTask>(*s.ops, *s.fragments, s.checkpoint_plan(step, core_state));
   return true;
 }
 
@@ -390,14 +420,17 @@ std::optional<Store::PublishedDigest> Store::published_digest(FragmentId p) cons
   const auto frame = s.fragments->keyframe(p);
   if (!frame) return std::nullopt;
   const std::lock_guard lock(s.digest_mutex);
-  s.digests.resize(static_cast<std::size_t>(s.fragmentation.count()), PublishedDigest{GlobalStep(-1), 0});
+  s.digests.resize(static_cast<std::size_t>(s.fragmentation.count()),
+                   PublishedDigest{GlobalStep(-1), 0});
   PublishedDigest& known = s.digests[static_cast<std::size_t>(p.value)];
-  if (known.version != frame->version) known = {frame->version, checksum_of(frame->payload->bytes())};
+  if (known.version != frame->version)
+    known = {frame->version, checksum_of(frame->payload->bytes())};
   return known;
 }
 
 Store::DiskUse Store::disk_use() const {
-  return {impl_->journal->used_bytes(), impl_->journal->allocated_bytes(), free_space(impl_->options.folder)};
+  return {impl_->journal->used_bytes(), impl_->journal->allocated_bytes(),
+          free_space(impl_->options.folder)};
 }
 
 }  // namespace archipelago::outer

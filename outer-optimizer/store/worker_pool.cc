@@ -8,7 +8,8 @@ namespace archipelago::outer {
 
 WorkerPool::WorkerPool(int threads) {
   ARCH_CHECK(threads >= 1, << threads);
-  for (int i = 1; i < threads; ++i) threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+  for (int i = 1; i < threads; ++i)
+    threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
 }
 
 WorkerPool::~WorkerPool() {
@@ -49,7 +50,8 @@ void WorkerPool::work(const std::stop_token& stop) {
   }
 }
 
-void WorkerPool::run(std::size_t count, std::size_t grain, const std::function<void(std::size_t, std::size_t)>& body) {
+void WorkerPool::run(std::size_t count, std::size_t grain,
+                     const std::function<void(std::size_t, std::size_t)>& body) {
   if (count == 0) return;
   {
     const std::lock_guard lock(mutex_);

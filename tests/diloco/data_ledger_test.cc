@@ -1,7 +1,8 @@
 #include "common/diloco/data_ledger.h"
 
-#include <catch2/catch.hpp>
 #include <set>
+
+#include <catch2/catch.hpp>
 
 #include "common/base/rng.h"
 
@@ -21,7 +22,8 @@ DataLedger ledger(std::uint64_t sequences = kSequences, std::uint64_t ahead = 8)
 }  // namespace
 
 TEST_CASE("each epoch visits every sequence once, in another order") {
-  for (const std::uint64_t sequences : {1ULL, 2ULL, 3ULL, 255ULL, 256ULL, 257ULL, 1000ULL, 5000ULL}) {
+  for (const std::uint64_t sequences :
+       {1ULL, 2ULL, 3ULL, 255ULL, 256ULL, 257ULL, 1000ULL, 5000ULL}) {
     CAPTURE(sequences);
     const std::uint64_t per_epoch = blocks_per_epoch(sequences);
     std::vector<std::vector<std::uint64_t>> epochs;
@@ -45,7 +47,8 @@ TEST_CASE("each epoch visits every sequence once, in another order") {
   CHECK(sequence_index(42, 1000, 7, 231) == 430);
 }
 
-TEST_CASE("blocks are leased in order, the last of an epoch short, and never beyond the durable mark") {
+TEST_CASE(
+    "blocks are leased in order, the last of an epoch short, and never beyond the durable mark") {
   DataLedger l = DataLedger::create(1, kSequences, 3).value();
   CHECK_FALSE(l.lease("a", Incarnation(1)).has_value());
   REQUIRE(l.needs_reserve() == 3);
@@ -83,7 +86,9 @@ TEST_CASE("the highest position wins; what a dead incarnation left goes back onc
   CHECK(l.give_back("b", Incarnation(1)) == 0);
 }
 
-TEST_CASE("after a crash leasing starts at the mark; what lies below is skipped until its holder reports it") {
+TEST_CASE(
+    "after a crash leasing starts at the mark; what lies below is skipped until its holder reports "
+    "it") {
   DataLedger l = ledger(2560, 5);
   REQUIRE(l.lease("a", Incarnation(1))->block == 0);
   REQUIRE(l.lease("b", Incarnation(1))->block == 1);
@@ -95,7 +100,7 @@ TEST_CASE("after a crash leasing starts at the mark; what lies below is skipped 
   DataLedger after = DataLedger::create(42, 2560, 5).value();
   REQUIRE(after.restart(durable, 5).has_value());
   CHECK(after.skipped() == 246 + 256 + 3 * 256);
-  CHECK(after.report("a", Incarnation(1), 2, 30));   // block 2 was a's
+  CHECK(after.report("a", Incarnation(1), 2, 30));  // block 2 was a's
   CHECK(after.report("b", Incarnation(1), 1, 256));
   CHECK(after.skipped() == 246 + 2 * 256);
   CHECK(after.consumed() == 10 + 30 + 256);
@@ -131,8 +136,9 @@ TEST_CASE("a snapshot restores the very state; a contradictory one is refused") 
   CHECK_FALSE(DataLedger::create(1, 5, 0).has_value());
 }
 
-// Random histories: units come, go, crash; the outer optimizer crashes at any point. No sequence is ever consumed twice
-// within an epoch, and consumed, skipped and open add up to all that was handed out.
+// Random histories: units come, go, crash; the outer optimizer crashes at any point. No sequence is
+// ever consumed twice within an epoch, and consumed, skipped and open add up to all that was handed
+// out.
 TEST_CASE("no sequence of an epoch is consumed twice, under fences, leaves and crashes") {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
@@ -147,13 +153,15 @@ TEST_CASE("no sequence of an epoch is consumed twice, under fences, leaves and c
       std::vector<Lease> leases;  // as the unit itself remembers them
     };
     std::vector<Unit> units(3);
-    std::set<std::pair<std::uint64_t, std::uint32_t>> trained;  // (block, i), over everything that was reported
+    std::set<std::pair<std::uint64_t, std::uint32_t>>
+        trained;  // (block, i), over everything that was reported
     auto name = [](std::size_t u) { return "u" + std::to_string(u); };
     for (int event = 0; event < 300; ++event) {
       const std::size_t u = rng.below(3);
       Unit& unit = units[u];
       switch (rng.below(8)) {
-        case 0: case 1: {
+        case 0:
+        case 1: {
           if (auto next = l.needs_reserve()) {
             mark = std::max(mark, *next);
             if (rng.chance(0.8)) l.reserved(mark);  // else: journaled, not yet acted on
@@ -164,12 +172,16 @@ TEST_CASE("no sequence of an epoch is consumed twice, under fences, leaves and c
           }
           break;
         }
-        case 2: case 3: case 4: {
+        case 2:
+        case 3:
+        case 4: {
           if (unit.leases.empty()) break;
           Lease& lease = unit.leases[rng.below(unit.leases.size())];
-          const auto upto = lease.from + static_cast<std::uint32_t>(rng.below(lease.upto - lease.from + 1));
+          const auto upto =
+              lease.from + static_cast<std::uint32_t>(rng.below(lease.upto - lease.from + 1));
           if (!l.report(name(u), Incarnation(unit.incarnation), lease.block, upto)) break;
-          for (std::uint32_t i = lease.from; i < upto; ++i) REQUIRE(trained.emplace(lease.block, i).second);
+          for (std::uint32_t i = lease.from; i < upto; ++i)
+            REQUIRE(trained.emplace(lease.block, i).second);
           lease.from = upto;
           std::erase_if(unit.leases, [](const Lease& x) { return x.from == x.upto; });
           break;
@@ -179,7 +191,9 @@ TEST_CASE("no sequence of an epoch is consumed twice, under fences, leaves and c
           ++unit.incarnation;
           unit.leases.clear();
           break;
-        case 6: durable = l.snapshot(); break;
+        case 6:
+          durable = l.snapshot();
+          break;
         default: {
           if (!rng.chance(0.3)) break;
           DataLedger again = DataLedger::create(seed, sequences, ahead).value();
@@ -189,7 +203,8 @@ TEST_CASE("no sequence of an epoch is consumed twice, under fences, leaves and c
           mark = l.mark();
           // Whoever lives says what it holds and how far it is: nothing new is consumed by that.
           for (std::size_t v = 0; v < 3; ++v)
-            for (const Lease& lease : units[v].leases) l.report(name(v), Incarnation(units[v].incarnation), lease.block, lease.from);
+            for (const Lease& lease : units[v].leases)
+              l.report(name(v), Incarnation(units[v].incarnation), lease.block, lease.from);
           break;
         }
       }

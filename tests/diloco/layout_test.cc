@@ -9,7 +9,8 @@ using namespace archipelago::diloco;
 
 namespace {
 
-Tensor tensor(std::string name, std::vector<std::int64_t> shape, MergeClass merge_class = MergeClass::kOther) {
+Tensor tensor(std::string name, std::vector<std::int64_t> shape,
+              MergeClass merge_class = MergeClass::kOther) {
   Tensor t;
   t.name = std::move(name);
   t.shape = std::move(shape);
@@ -26,14 +27,16 @@ Layout layout_of(std::vector<Tensor> tensors) {
 }  // namespace
 
 TEST_CASE("a layout counts elements and offsets") {
-  const Layout layout = layout_of({tensor("embed", {10, 4}, MergeClass::kEmbedding), tensor("scale", {}), tensor("w", {3, 5})});
+  const Layout layout = layout_of(
+      {tensor("embed", {10, 4}, MergeClass::kEmbedding), tensor("scale", {}), tensor("w", {3, 5})});
   CHECK(layout.elements() == 56);
   CHECK(layout.tensors()[1].elements == 1);
   CHECK(layout.tensors()[2].offset == 41);
 }
 
 TEST_CASE("a layout survives its text form, and the digest is that of the text") {
-  const Layout layout = layout_of({tensor("model.embed tokens", {256, 64}, MergeClass::kEmbedding), tensor("s", {}), tensor("w", {3})});
+  const Layout layout = layout_of({tensor("model.embed tokens", {256, 64}, MergeClass::kEmbedding),
+                                   tensor("s", {}), tensor("w", {3})});
   const auto parsed = Layout::parse_text(layout.to_text());
   REQUIRE(parsed.has_value());
   CHECK(*parsed == layout);
@@ -51,7 +54,8 @@ TEST_CASE("names, shapes and classes each change the digest") {
   CHECK(layout_of({tensor("a", {3, 2}), tensor("b", {4})}).digest() != base);
   CHECK(layout_of({tensor("a", {2, 3}), tensor("c", {4})}).digest() != base);
   CHECK(layout_of({tensor("b", {4}), tensor("a", {2, 3})}).digest() != base);
-  CHECK(layout_of({tensor("a", {2, 3}), tensor("b", {4}, MergeClass::kEmbedding)}).digest() != base);
+  CHECK(layout_of({tensor("a", {2, 3}), tensor("b", {4}, MergeClass::kEmbedding)}).digest() !=
+        base);
 }
 
 TEST_CASE("a layout beyond its limits is refused by name") {
@@ -63,24 +67,30 @@ TEST_CASE("a layout beyond its limits is refused by name") {
     return layout.error().message;
   };
   CHECK(message({}).find("0 tensors") != std::string::npos);
-  CHECK(message({tensor("w", {big, big})}).find("'w'") != std::string::npos);             // wraps to exactly 0 in 64 bits
+  CHECK(message({tensor("w", {big, big})}).find("'w'") !=
+        std::string::npos);  // wraps to exactly 0 in 64 bits
   CHECK(message({tensor("w", {(1LL << 62) + 1, 4})}).find("'w'") != std::string::npos);
   CHECK(message({tensor("w", {-1})}).find("dimension -1") != std::string::npos);
   CHECK(message({tensor("w", {0})}).find("dimension 0") != std::string::npos);
-  CHECK(message({tensor("w", std::vector<std::int64_t>(9, 1))}).find("rank 9") != std::string::npos);
+  CHECK(message({tensor("w", std::vector<std::int64_t>(9, 1))}).find("rank 9") !=
+        std::string::npos);
   CHECK(message({tensor(std::string(256, 'x'), {1})}).find("256 bytes") != std::string::npos);
   CHECK(message({tensor("a\nb", {1})}).find("control character") != std::string::npos);
   CHECK(message({tensor("", {1})}).find("0 bytes") != std::string::npos);
   CHECK(message({tensor("w", {1}), tensor("w", {2})}).find("twice") != std::string::npos);
-  CHECK(message({tensor("a", {1LL << 48}), tensor("b", {1})}).find("tensor 1") != std::string::npos);
-  CHECK(message(std::vector<Tensor>(4097, tensor("w", {1}))).find("4097 tensors") != std::string::npos);
+  CHECK(message({tensor("a", {1LL << 48}), tensor("b", {1})}).find("tensor 1") !=
+        std::string::npos);
+  CHECK(message(std::vector<Tensor>(4097, tensor("w", {1}))).find("4097 tensors") !=
+        std::string::npos);
 }
 
 TEST_CASE("layout text that is not canonical is refused") {
   for (const std::string text :
-       {"", "archipelago-layout 1\n", "archipelago-layout 2\nother 0 w\n", "archipelago-layout 1\nother 1 w\n",
-        "archipelago-layout 1\nother 1 4 w", "archipelago-layout 1\nodd 1 4 w\n", "archipelago-layout 1\nother 9 1 1 1 1 1 1 1 1 1 w\n",
-        "archipelago-layout 1\nother -1 w\n", "archipelago-layout 1\nother 1 99999999999999999999 w\n"}) {
+       {"", "archipelago-layout 1\n", "archipelago-layout 2\nother 0 w\n",
+        "archipelago-layout 1\nother 1 w\n", "archipelago-layout 1\nother 1 4 w",
+        "archipelago-layout 1\nodd 1 4 w\n", "archipelago-layout 1\nother 9 1 1 1 1 1 1 1 1 1 w\n",
+        "archipelago-layout 1\nother -1 w\n",
+        "archipelago-layout 1\nother 1 99999999999999999999 w\n"}) {
     CAPTURE(text);
     CHECK_FALSE(Layout::parse_text(text).has_value());
   }

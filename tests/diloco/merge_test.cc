@@ -1,8 +1,9 @@
 #include "common/diloco/merge.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
+
+#include <catch2/catch.hpp>
 
 #include "common/base/rng.h"
 #include "common/diloco/weights.h"
@@ -40,7 +41,13 @@ TEST_CASE("weight: tokens per step count squared, steps count once") {
 TEST_CASE("weight: counters that make no sense weigh nothing") {
   constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
   for (const auto& [tokens, steps] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-           {0, 10}, {10, 0}, {-5, 3}, {5, -3}, {0, 0}, {kMax, 1}, {std::numeric_limits<std::int64_t>::min(), 1}}) {
+           {0, 10},
+           {10, 0},
+           {-5, 3},
+           {5, -3},
+           {0, 0},
+           {kMax, 1},
+           {std::numeric_limits<std::int64_t>::min(), 1}}) {
     CAPTURE(tokens, steps);
     CHECK(contribution_weight(tokens, steps) == 0.0);
   }
@@ -52,7 +59,8 @@ TEST_CASE("M = 1, learning rate 1, no momentum: the global value becomes the lea
   for (const auto& merge : {merge_mean, merge_rda}) {
     const std::vector<Vector> gradients{{theta_old - theta_new}};
     const Vector delta = merge(gradients, std::vector<double>{12345.678});
-    const OuterState state = outer_sgd({1.0F, 0.0F}, static_cast<float>(delta[0]), 1.0F, 0.0F, true);
+    const OuterState state =
+        outer_sgd({1.0F, 0.0F}, static_cast<float>(delta[0]), 1.0F, 0.0F, true);
     CHECK(state.master == Approx(0.9F).margin(0));  // 1.1 with the wrong sign
     CHECK(delta[0] == gradients[0][0]);
   }
@@ -75,8 +83,10 @@ TEST_CASE("two rounds of Nesterov against hand-worked numbers") {
 
 TEST_CASE("the mean divides by what was merged") {
   // Four islands, two arrived, both all ones: 1, not 0.5.
-  CHECK(merge_mean(std::vector<Vector>{{1.0}, {1.0}}, std::vector<double>{3.0, 5.0})[0] == Approx(1.0));
-  CHECK(merge_mean(std::vector<Vector>{{1.0}, {4.0}}, std::vector<double>{2.0, 1.0})[0] == Approx(2.0));
+  CHECK(merge_mean(std::vector<Vector>{{1.0}, {1.0}}, std::vector<double>{3.0, 5.0})[0] ==
+        Approx(1.0));
+  CHECK(merge_mean(std::vector<Vector>{{1.0}, {4.0}}, std::vector<double>{2.0, 1.0})[0] ==
+        Approx(2.0));
 }
 
 TEST_CASE("RDA of vectors of equal norm has that norm, for every M; RDA of one vector is itself") {
@@ -94,21 +104,25 @@ TEST_CASE("RDA of vectors of equal norm has that norm, for every M; RDA of one v
     const Vector merged = merge_rda(gradients, weights);
     // n = 1 can cancel exactly: then the direction is undefined and nothing moves.
     if (norm(merged) != 0) CHECK(norm(merged) == Approx(3.5).epsilon(1e-12));
-    CHECK(merge_rda(std::vector<Vector>{gradients[0]}, std::vector<double>{weights[0]}) == gradients[0]);
+    CHECK(merge_rda(std::vector<Vector>{gradients[0]}, std::vector<double>{weights[0]}) ==
+          gradients[0]);
   }
 }
 
 TEST_CASE("scaling all weights changes nothing; a zero weight equals absence, bit for bit") {
   Rng rng(7);
-  const std::vector<Vector> three{random_vector(rng, 50, 1), random_vector(rng, 50, 2), random_vector(rng, 50, 9)};
+  const std::vector<Vector> three{random_vector(rng, 50, 1), random_vector(rng, 50, 2),
+                                  random_vector(rng, 50, 9)};
   const std::vector<Vector> two{three[0], three[1]};
   for (const auto& merge : {merge_mean, merge_rda}) {
     const Vector base = merge(three, std::vector<double>{1, 2, 3});
-    const Vector scaled = merge(three, std::vector<double>{1024, 2048, 3072});  // a power of two: exact
+    const Vector scaled =
+        merge(three, std::vector<double>{1024, 2048, 3072});  // a power of two: exact
     CHECK(base == scaled);
     CHECK(merge(three, std::vector<double>{1, 2, 0}) == merge(two, std::vector<double>{1, 2}));
     CHECK(merge(three, std::vector<double>{1, 2, -4}) == merge(two, std::vector<double>{1, 2}));
-    CHECK(merge(three, std::vector<double>{1, 2, std::nan("")}) == merge(two, std::vector<double>{1, 2}));
+    CHECK(merge(three, std::vector<double>{1, 2, std::nan("")}) ==
+          merge(two, std::vector<double>{1, 2}));
   }
 }
 
@@ -129,7 +143,8 @@ TEST_CASE("nobody with weight is no update; all gradients zero is an update by z
 
 TEST_CASE("huge and odd inputs give finite coefficients") {
   const double huge = 1e300;
-  const auto mean = mean_coefficients(std::vector<double>{huge, huge, 1.0, std::numeric_limits<double>::infinity()});
+  const auto mean = mean_coefficients(
+      std::vector<double>{huge, huge, 1.0, std::numeric_limits<double>::infinity()});
   double sum = 0;
   for (const double c : mean.per_member) {
     CHECK(std::isfinite(c));
@@ -137,7 +152,8 @@ TEST_CASE("huge and odd inputs give finite coefficients") {
   }
   CHECK(sum == Approx(1.0));
   CHECK(mean.per_member[3] == 0);
-  const auto rda = rda_coefficients(std::vector<double>{1, 1}, std::vector<double>{std::nan(""), 2.0});
+  const auto rda =
+      rda_coefficients(std::vector<double>{1, 1}, std::vector<double>{std::nan(""), 2.0});
   CHECK(rda.identity);
   CHECK(rda.per_member[0] == 0);
   CHECK(rda_scale(rda_coefficients(std::vector<double>{1, 1}, std::vector<double>{2.0, 2.0}),

@@ -1,9 +1,10 @@
 #include "common/diloco/schedule.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <numeric>
 #include <set>
+
+#include <catch2/catch.hpp>
 
 #include "common/base/rng.h"
 #include "common/diloco/fragmentation.h"
@@ -53,8 +54,10 @@ TEST_CASE("balanced fragmentation stays within 4/3 of the optimum and uses every
     const std::size_t tensors = 2 + rng.below(7);
     const std::size_t fragments = 1 + rng.below(std::min<std::uint64_t>(tensors, 4));
     std::vector<std::int64_t> sizes;
-    for (std::size_t i = 0; i < tensors; ++i) sizes.push_back(1 + static_cast<std::int64_t>(rng.below(50)));
-    const auto result = Fragmentation::balanced(layout_with(sizes), static_cast<std::int64_t>(fragments));
+    for (std::size_t i = 0; i < tensors; ++i)
+      sizes.push_back(1 + static_cast<std::int64_t>(rng.below(50)));
+    const auto result =
+        Fragmentation::balanced(layout_with(sizes), static_cast<std::int64_t>(fragments));
     REQUIRE(result.has_value());
     CHECK(3 * result->max_elements() <= 4 * optimum(sizes, fragments));
     std::set<std::size_t> seen;
@@ -104,7 +107,8 @@ TEST_CASE("with H = P every step has exactly one fragment, each once a cycle") {
 }
 
 TEST_CASE("every fragment is due once an interval, at its offset") {
-  const auto [fragments, interval] = GENERATE(table<std::int64_t, std::int64_t>({{1, 1}, {1, 100}, {24, 96}, {2, 6}, {7, 7}}));
+  const auto [fragments, interval] =
+      GENERATE(table<std::int64_t, std::int64_t>({{1, 1}, {1, 100}, {24, 96}, {2, 6}, {7, 7}}));
   CAPTURE(fragments, interval);
   const Schedule schedule = Schedule::create(fragments, interval).value();
   std::vector<GlobalStep> last(static_cast<std::size_t>(fragments), GlobalStep(0));
@@ -122,7 +126,8 @@ TEST_CASE("every fragment is due once an interval, at its offset") {
 }
 
 TEST_CASE("fragments must divide the interval") {
-  for (const auto& [fragments, interval] : std::vector<std::pair<std::int64_t, std::int64_t>>{{3, 10}, {4, 2}, {0, 4}, {-1, 4}, {1, 0}}) {
+  for (const auto& [fragments, interval] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+           {3, 10}, {4, 2}, {0, 4}, {-1, 4}, {1, 0}}) {
     CAPTURE(fragments, interval);
     CHECK_FALSE(Schedule::create(fragments, interval).has_value());
   }

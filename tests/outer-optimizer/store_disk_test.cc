@@ -1,10 +1,11 @@
-// A real small disk: a tmpfs of a few megabytes, filled to the last byte. Needs the right to mount; without it the case
-// says so and passes nothing off as tested.
-#include <catch2/catch.hpp>
+// A real small disk: a tmpfs of a few megabytes, filled to the last byte. Needs the right to mount;
+// without it the case says so and passes nothing off as tested.
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <sys/mount.h>
+
+#include <catch2/catch.hpp>
 
 #include "outer-optimizer/store/store.h"
 #include "tests/outer-optimizer/store_fixture.h"
@@ -27,7 +28,8 @@ class SmallDisk {
   SmallDisk(const SmallDisk&) = delete;
   SmallDisk& operator=(const SmallDisk&) = delete;
   [[nodiscard]] bool mounted() const {
-    if (!mounted_) WARN("not tested: no right to mount a tmpfs here (" << std::strerror(error_) << ")");
+    if (!mounted_)
+      WARN("not tested: no right to mount a tmpfs here (" << std::strerror(error_) << ")");
     return mounted_;
   }
   [[nodiscard]] const fs::path& path() const { return folder_.path(); }
@@ -62,7 +64,10 @@ void seed(Store& store) {
   REQUIRE(store.set_layout(make_layout(kSizes), {}).has_value());
   Rng rng(1);
   for (std::int32_t p = 0; p < 2; ++p)
-    REQUIRE(store.seed_fragment(FragmentId(p), GlobalStep(0), random_floats(rng, store.fragmentation()[FragmentId(p)].elements, 1)).has_value());
+    REQUIRE(store
+                .seed_fragment(FragmentId(p), GlobalStep(0),
+                               random_floats(rng, store.fragmentation()[FragmentId(p)].elements, 1))
+                .has_value());
   REQUIRE(store.commit_seed(GlobalStep(0), "seeded").has_value());
 }
 
@@ -86,7 +91,8 @@ TEST_CASE("a disk of one and a half checkpoints is refused at the layout, with t
   CHECK(refused.error().message.find("needs") != std::string::npos);
 }
 
-TEST_CASE("a disk that fills up stops checkpoints, then commits; it all goes on when there is room") {
+TEST_CASE(
+    "a disk that fills up stops checkpoints, then commits; it all goes on when there is room") {
   const SmallDisk disk("16m");
   if (!disk.mounted()) return;
   auto store = Store::open(options_for(disk.path()), [](std::string_view) {}).value();
@@ -96,12 +102,14 @@ TEST_CASE("a disk that fills up stops checkpoints, then commits; it all goes on 
   REQUIRE(store->finish_checkpoint()->status.has_value());
   disk.fill();
 
-  // The checkpoint does not fit; the last good one stays and training goes on while the journal has room.
+  // The checkpoint does not fit; the last good one stays and training goes on while the journal has
+  // room.
   REQUIRE(store->start_checkpoint(GlobalStep(1), "two").has_value());
   const auto result = store->finish_checkpoint();
   REQUIRE(result.has_value());
   CHECK(result->status.error().kind == ErrorKind::kNoSpace);
-  CHECK(list_checkpoints(disk.path() / "run" / "checkpoints") == std::vector<GlobalStep>{GlobalStep(1)});
+  CHECK(list_checkpoints(disk.path() / "run" / "checkpoints") ==
+        std::vector<GlobalStep>{GlobalStep(1)});
   std::int64_t t = 2;
   Status status;
   for (; t < 100 && (status = merge(*store, t)); ++t) {
@@ -113,11 +121,14 @@ TEST_CASE("a disk that fills up stops checkpoints, then commits; it all goes on 
   CHECK(merge(*store, t).error().kind == ErrorKind::kNoSpace);
   CHECK(fingerprint(*store->fragments()) == stopped);
 
-  // A restart on the full disk still finds everything (only the epoch cannot be counted: it says so).
+  // A restart on the full disk still finds everything (only the epoch cannot be counted: it says
+  // so).
   store.reset();
   const auto full = Store::open(options_for(disk.path()), [](std::string_view) {});
-  if (full) CHECK(fingerprint(*(*full)->fragments()) == stopped);
-  else CHECK(full.error().kind == ErrorKind::kNoSpace);
+  if (full)
+    CHECK(fingerprint(*(*full)->fragments()) == stopped);
+  else
+    CHECK(full.error().kind == ErrorKind::kNoSpace);
 
   disk.free();
   store = std::move(Store::open(options_for(disk.path()), [](std::string_view) {}).value());

@@ -44,14 +44,16 @@ std::vector<float> random_floats(Rng& rng, std::int64_t elements, double scale) 
   return values;
 }
 
-Upload encode_upload(const diloco::Fragment& fragment, std::span<const float> gradient, codec::Codec codec) {
+Upload encode_upload(const diloco::Fragment& fragment, std::span<const float> gradient,
+                     codec::Codec codec) {
   Upload upload;
   upload.codec = codec;
   const auto offsets = payload_offsets(fragment, codec);
   upload.payload.resize(offsets.back());
   for (std::size_t i = 0; i < fragment.tensors.size(); ++i) {
     const auto& t = fragment.tensors[i];
-    const auto part = gradient.subspan(static_cast<std::size_t>(t.offset), static_cast<std::size_t>(t.elements));
+    const auto part =
+        gradient.subspan(static_cast<std::size_t>(t.offset), static_cast<std::size_t>(t.elements));
     const auto out = std::span(upload.payload).subspan(offsets[i], offsets[i + 1] - offsets[i]);
     ARCH_CHECK(codec::encode(codec, part, out).has_value());
   }
@@ -73,8 +75,10 @@ std::vector<float> decode_upload(const diloco::Fragment& fragment, const Upload&
   const auto offsets = payload_offsets(fragment, upload.codec);
   for (std::size_t i = 0; i < fragment.tensors.size(); ++i) {
     const auto& t = fragment.tensors[i];
-    const auto out = std::span(values).subspan(static_cast<std::size_t>(t.offset), static_cast<std::size_t>(t.elements));
-    const auto in = std::span<const std::byte>(upload.payload).subspan(offsets[i], offsets[i + 1] - offsets[i]);
+    const auto out = std::span(values).subspan(static_cast<std::size_t>(t.offset),
+                                               static_cast<std::size_t>(t.elements));
+    const auto in =
+        std::span<const std::byte>(upload.payload).subspan(offsets[i], offsets[i + 1] - offsets[i]);
     ARCH_CHECK(codec::decode(upload.codec, in, out).has_value());
   }
   return values;
@@ -93,7 +97,8 @@ void follow(const diloco::Fragment& fragment, const Frame& frame, std::vector<fl
     std::vector<float> delta(static_cast<std::size_t>(t.elements));
     const auto in = frame.payload->bytes().subspan(offsets[i], offsets[i + 1] - offsets[i]);
     ARCH_CHECK(codec::decode(frame.codec, in, delta).has_value());
-    for (std::size_t k = 0; k < delta.size(); ++k) (*base)[static_cast<std::size_t>(t.offset) + k] += delta[k];
+    for (std::size_t k = 0; k < delta.size(); ++k)
+      (*base)[static_cast<std::size_t>(t.offset) + k] += delta[k];
   }
 }
 
@@ -119,7 +124,8 @@ Result<UniqueFd> FaultyFiles::open(const fs::path& path) {
 }
 Status FaultyFiles::write_at(int fd, std::span<const std::byte> bytes, std::uint64_t offset) {
   const std::int64_t before = spent.fetch_add(static_cast<std::int64_t>(bytes.size()));
-  const std::int64_t left = std::clamp<std::int64_t>(budget - before, 0, static_cast<std::int64_t>(bytes.size()));
+  const std::int64_t left =
+      std::clamp<std::int64_t>(budget - before, 0, static_cast<std::int64_t>(bytes.size()));
   ARCH_TRY_VOID(FileOps::write_at(fd, bytes.first(static_cast<std::size_t>(left)), offset));
   if (std::cmp_less(left, bytes.size())) return fail(ErrorKind::kIo, "power is off");
   return {};

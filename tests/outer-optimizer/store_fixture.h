@@ -43,10 +43,12 @@ struct Upload {
   std::int64_t steps = 4;
   [[nodiscard]] MergeInput input() const { return {payload, codec, tokens, steps, norm2}; }
 };
-[[nodiscard]] Upload encode_upload(const diloco::Fragment& fragment, std::span<const float> gradient,
-                                   codec::Codec codec);
-[[nodiscard]] Upload random_upload(const diloco::Fragment& fragment, Rng& rng, codec::Codec codec, double scale = 1e-2);
-[[nodiscard]] std::vector<float> decode_upload(const diloco::Fragment& fragment, const Upload& upload);
+[[nodiscard]] Upload encode_upload(const diloco::Fragment& fragment,
+                                   std::span<const float> gradient, codec::Codec codec);
+[[nodiscard]] Upload random_upload(const diloco::Fragment& fragment, Rng& rng, codec::Codec codec,
+                                   double scale = 1e-2);
+[[nodiscard]] std::vector<float> decode_upload(const diloco::Fragment& fragment,
+                                               const Upload& upload);
 
 // A learner's copy of one fragment, moved on by frames as the learner's daemon does it.
 void follow(const diloco::Fragment& fragment, const Frame& frame, std::vector<float>* base);
@@ -54,8 +56,8 @@ void follow(const diloco::Fragment& fragment, const Frame& frame, std::vector<fl
 // xxh3 over master, momentum, published and version of every fragment.
 [[nodiscard]] std::uint64_t fingerprint(const FragmentStore& store);
 
-// Loses power after `budget` units: a byte written is one unit, so is every other operation. From then on nothing
-// reaches the disk. Or: no space, for as long as `full` says.
+// Loses power after `budget` units: a byte written is one unit, so is every other operation. From
+// then on nothing reaches the disk. Or: no space, for as long as `full` says.
 class FaultyFiles final : public FileOps {
  public:
   std::atomic<std::int64_t> budget{INT64_MAX};

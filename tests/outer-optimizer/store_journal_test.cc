@@ -1,9 +1,9 @@
-#include "outer-optimizer/store/journal.h"
-
-#include <catch2/catch.hpp>
 #include <fstream>
 
+#include <catch2/catch.hpp>
+
 #include "common/base/files.h"
+#include "outer-optimizer/store/journal.h"
 #include "tests/outer-optimizer/store_fixture.h"
 
 using namespace archipelago;
@@ -93,7 +93,8 @@ TEST_CASE("a record larger than a piece, at any alignment, comes back whole") {
   CHECK(open_journal(ops, dir.path()).records == std::vector<Seen>{large});
 }
 
-TEST_CASE("cut off at every byte: the whole records before the cut are there, and it goes on from them") {
+TEST_CASE(
+    "cut off at every byte: the whole records before the cut are there, and it goes on from them") {
   FastDir dir;
   FileOps ops;
   std::vector<std::uint64_t> ends;
@@ -108,15 +109,18 @@ TEST_CASE("cut off at every byte: the whole records before the cut are there, an
   const std::string whole = read_file(file).value();
   const auto records = sample_records();
   for (std::size_t cut = 0; cut <= ends.back() + 8; ++cut) {
-    for (const bool zeros : {false, true}) {  // the file ends there, or its preallocated rest is zeros
+    for (const bool zeros :
+         {false, true}) {  // the file ends there, or its preallocated rest is zeros
       CAPTURE(cut, zeros);
       std::string torn = whole.substr(0, cut);
       if (zeros) torn.resize(whole.size(), '\0');
       write_bytes(file, torn);
-      const std::size_t expected =
-          static_cast<std::size_t>(std::count_if(ends.begin(), ends.end(), [&](std::uint64_t end) { return end <= cut; }));
+      const std::size_t expected = static_cast<std::size_t>(
+          std::count_if(ends.begin(), ends.end(), [&](std::uint64_t end) { return end <= cut; }));
       Opened opened = open_journal(ops, dir.path());
-      REQUIRE(opened.records == std::vector<Seen>(records.begin(), records.begin() + static_cast<std::ptrdiff_t>(expected)));
+      REQUIRE(opened.records ==
+              std::vector<Seen>(records.begin(),
+                                records.begin() + static_cast<std::ptrdiff_t>(expected)));
       REQUIRE(opened.report.problems.empty());
       const Seen more{RecordType::kState, "more", ""};
       REQUIRE(append(*opened.journal, more).has_value());
@@ -147,12 +151,14 @@ TEST_CASE("a flipped bit with whole records behind it is named, and what lies be
     std::string damaged = whole;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
     write_bytes(file, damaged);
-    const auto before = static_cast<std::size_t>(std::count_if(begins.begin(), begins.end(), [&](auto b) { return b <= at; }));
+    const auto before = static_cast<std::size_t>(
+        std::count_if(begins.begin(), begins.end(), [&](auto b) { return b <= at; }));
     Opened opened = open_journal(ops, dir.path());
     REQUIRE(opened.records.size() == (before == 0 ? 0 : before - 1));
     REQUIRE(opened.report.problems.size() == 1);
     CHECK(opened.report.problems[0].find("journal-1.log") != std::string::npos);
-    // It goes on in a new file, and the next start continues from there although the damage is still in the old one.
+    // It goes on in a new file, and the next start continues from there although the damage is
+    // still in the old one.
     REQUIRE(append(*opened.journal, {RecordType::kState, "after", ""}).has_value());
     const std::size_t kept = opened.records.size();
     opened.journal.reset();
@@ -169,7 +175,8 @@ TEST_CASE("bytes of an older file never pass for records") {
   std::uint64_t end = 0;
   {
     Opened opened = open_journal(ops, dir.path());
-    for (const Seen& record : sample_records()) REQUIRE(append(*opened.journal, record).has_value());
+    for (const Seen& record : sample_records())
+      REQUIRE(append(*opened.journal, record).has_value());
     end = opened.journal->used_bytes();
   }
   const std::string old = read_file(Journal::file_path(dir.path(), 1)).value();

@@ -1,7 +1,9 @@
-// protocol.md §3: 4.5 x 4N, two buffers of the largest fragment and the encoded uploads of open rounds bound the memory.
-#include <catch2/catch.hpp>
+// protocol.md §3: 4.5 x 4N, two buffers of the largest fragment and the encoded uploads of open
+// rounds bound the memory.
 #include <fstream>
 #include <sstream>
+
+#include <catch2/catch.hpp>
 
 #include "outer-optimizer/store/store.h"
 #include "tests/outer-optimizer/store_fixture.h"
@@ -71,10 +73,11 @@ TEST_CASE("50 M parameters with one tensor of a third: peak memory within the bo
   CHECK(store->recovery().committed == GlobalStep(120));
 
   const auto n = static_cast<std::uint64_t>(store->layout().elements());
-  const std::uint64_t bound = 18 * n + 8 * static_cast<std::uint64_t>(fragmentation.max_elements()) + uploads_held;
+  const std::uint64_t bound =
+      18 * n + 8 * static_cast<std::uint64_t>(fragmentation.max_elements()) + uploads_held;
   const std::uint64_t peak = status_bytes("VmHWM") - before;
-  std::printf("N %.1f M: peak %.0f MB, bound %.0f MB\n", static_cast<double>(n) / 1e6, static_cast<double>(peak) / 1e6,
-              static_cast<double>(bound) / 1e6);
+  std::printf("N %.1f M: peak %.0f MB, bound %.0f MB\n", static_cast<double>(n) / 1e6,
+              static_cast<double>(peak) / 1e6, static_cast<double>(bound) / 1e6);
   CHECK(peak <= bound);
   CHECK(peak >= 12 * n);  // it did hold the arrays: the measurement works
 }

@@ -1,9 +1,10 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <thread>
+
+#include <catch2/catch.hpp>
 
 #include "common/diloco/merge.h"
 #include "common/diloco/weights.h"
@@ -25,7 +26,8 @@ struct Model {
   std::unique_ptr<FragmentStore> store;
 };
 
-Model make_model(const std::vector<std::int64_t>& sizes, std::int64_t fragments, int threads, std::uint64_t seed = 5) {
+Model make_model(const std::vector<std::int64_t>& sizes, std::int64_t fragments, int threads,
+                 std::uint64_t seed = 5) {
   Model model;
   model.layout = make_layout(sizes);
   model.fragmentation = diloco::Fragmentation::balanced(model.layout, fragments).value();
@@ -44,7 +46,9 @@ std::vector<MergeInput> inputs(const std::vector<Upload>& uploads) {
   return result;
 }
 
-OuterRules rules(Codec downlink, float lr = 0.7F, float mu = 0.9F) { return {{lr, mu, true}, true, downlink}; }
+OuterRules rules(Codec downlink, float lr = 0.7F, float mu = 0.9F) {
+  return {{lr, mu, true}, true, downlink};
+}
 
 }  // namespace
 
@@ -58,7 +62,8 @@ TEST_CASE("the merge kernel follows the reference formulas") {
     const FragmentId p(i);
     const diloco::Fragment& fragment = model.fragmentation[p];
     std::vector<Upload> uploads;
-    for (int m = 0; m < 3; ++m) uploads.push_back(random_upload(fragment, rng, uplink, 1e-2 * (m + 1)));
+    for (int m = 0; m < 3; ++m)
+      uploads.push_back(random_upload(fragment, rng, uplink, 1e-2 * (m + 1)));
     const std::vector<float> before(model.store->master(p).begin(), model.store->master(p).end());
     REQUIRE(model.store->prepare(p, inputs(uploads), radial).value());
     std::vector<float> gradient(before.size());
@@ -73,9 +78,12 @@ TEST_CASE("the merge kernel follows the reference formulas") {
     }
     for (const auto& t : fragment.tensors) {
       std::vector<std::vector<double>> members;
-      for (const auto& d : decoded) members.emplace_back(d.begin() + t.offset, d.begin() + t.offset + t.elements);
-      const bool rda = radial && model.layout.tensors()[t.index].merge_class == diloco::MergeClass::kOther;
-      const auto expected = rda ? diloco::merge_rda(members, weights) : diloco::merge_mean(members, weights);
+      for (const auto& d : decoded)
+        members.emplace_back(d.begin() + t.offset, d.begin() + t.offset + t.elements);
+      const bool rda =
+          radial && model.layout.tensors()[t.index].merge_class == diloco::MergeClass::kOther;
+      const auto expected =
+          rda ? diloco::merge_rda(members, weights) : diloco::merge_mean(members, weights);
       double norm = 0;
       double difference = 0;
       for (std::int64_t k = 0; k < t.elements; ++k) {
@@ -87,7 +95,8 @@ TEST_CASE("the merge kernel follows the reference formulas") {
         REQUIRE(model.store->master(p)[at] == state.master);
         REQUIRE(model.store->momentum(p)[at] == state.momentum);
       }
-      // fp32: three products, two sums, one scaling, coefficients rounded once: below 16 units of 2^-24.
+      // fp32: three products, two sums, one scaling, coefficients rounded once: below 16 units of
+      // 2^-24.
       CHECK(std::sqrt(difference) <= 16 * 0x1p-24 * std::sqrt(norm));
     }
   }
@@ -101,7 +110,8 @@ TEST_CASE("merge and publication do not depend on the number of threads") {
     for (std::int64_t t = 1; t <= 6; ++t) {
       const FragmentId p(static_cast<std::int32_t>(t % 2));
       std::vector<Upload> uploads;
-      for (int m = 0; m < 4; ++m) uploads.push_back(random_upload(model.fragmentation[p], rng, Codec::kInt4));
+      for (int m = 0; m < 4; ++m)
+        uploads.push_back(random_upload(model.fragmentation[p], rng, Codec::kInt4));
       REQUIRE(model.store->prepare(p, inputs(uploads), true).value());
       model.store->apply(p, GlobalStep(t), rules(Codec::kInt4), true, {});
     }
@@ -110,7 +120,8 @@ TEST_CASE("merge and publication do not depend on the number of threads") {
   for (const auto print : prints) CHECK(print == prints[0]);
 }
 
-TEST_CASE("one contributor, learning rate 1, no momentum: master becomes exactly base minus its upload") {
+TEST_CASE(
+    "one contributor, learning rate 1, no momentum: master becomes exactly base minus its upload") {
   const bool radial = GENERATE(true, false);
   Model model = make_model({600, 300, 9}, 1, 1);
   const FragmentId p(0);
@@ -120,7 +131,8 @@ TEST_CASE("one contributor, learning rate 1, no momentum: master becomes exactly
   const auto gradient = decode_upload(model.fragmentation[p], upload);
   REQUIRE(model.store->prepare(p, inputs({upload}), radial).value());
   model.store->apply(p, GlobalStep(1), rules(Codec::kInt4, 1.0F, 0.0F), true, {});
-  for (std::size_t i = 0; i < before.size(); ++i) REQUIRE(model.store->master(p)[i] == before[i] - gradient[i]);
+  for (std::size_t i = 0; i < before.size(); ++i)
+    REQUIRE(model.store->master(p)[i] == before[i] - gradient[i]);
 }
 
 TEST_CASE("a member without weight changes no bit; nobody with weight changes no parameter") {
@@ -129,7 +141,8 @@ TEST_CASE("a member without weight changes no bit; nobody with weight changes no
   Model without = make_model(kSizes, 1, 2);
   const FragmentId p(0);
   std::vector<Upload> uploads;
-  for (int m = 0; m < 3; ++m) uploads.push_back(random_upload(with.fragmentation[p], rng, Codec::kInt4));
+  for (int m = 0; m < 3; ++m)
+    uploads.push_back(random_upload(with.fragmentation[p], rng, Codec::kInt4));
   uploads[1].tokens = GENERATE(0, -7, std::numeric_limits<std::int64_t>::max());
   REQUIRE(with.store->prepare(p, inputs(uploads), true).value());
   with.store->apply(p, GlobalStep(1), rules(Codec::kInt4), true, {});
@@ -162,7 +175,8 @@ TEST_CASE("a prepared merge that is thrown away leaves nothing behind") {
   CHECK(fingerprint(*once.store) == fingerprint(*twice.store));
 }
 
-TEST_CASE("uploads are validated as they arrive, in pieces of any size, with the sums of one pass") {
+TEST_CASE(
+    "uploads are validated as they arrive, in pieces of any size, with the sums of one pass") {
   const Codec codec = GENERATE(Codec::kFp32, Codec::kBf16, Codec::kInt8, Codec::kInt4);
   const auto fragmentation = diloco::Fragmentation::balanced(make_layout(kSizes), 1).value();
   const diloco::Fragment& fragment = fragmentation[FragmentId(0)];
@@ -178,13 +192,17 @@ TEST_CASE("uploads are validated as they arrive, in pieces of any size, with the
   REQUIRE(validator.complete());
   const auto offsets = payload_offsets(fragment, codec);
   for (std::size_t i = 0; i < fragment.tensors.size(); ++i) {
-    const auto bytes = std::span<const std::byte>(upload.payload).subspan(offsets[i], offsets[i + 1] - offsets[i]);
-    CHECK(validator.norm2()[i] ==
-          codec::validate_norm2(codec, bytes, static_cast<std::size_t>(fragment.tensors[i].elements)).value());
+    const auto bytes =
+        std::span<const std::byte>(upload.payload).subspan(offsets[i], offsets[i + 1] - offsets[i]);
+    CHECK(
+        validator.norm2()[i] ==
+        codec::validate_norm2(codec, bytes, static_cast<std::size_t>(fragment.tensors[i].elements))
+            .value());
   }
 }
 
-TEST_CASE("non-finite and boundless uploads are refused, and the merge refuses what slipped through") {
+TEST_CASE(
+    "non-finite and boundless uploads are refused, and the merge refuses what slipped through") {
   const auto fragmentation = diloco::Fragmentation::balanced(make_layout({300, 40}), 1).value();
   const diloco::Fragment& fragment = fragmentation[FragmentId(0)];
   std::vector<float> values(340, 0.5F);
@@ -203,11 +221,14 @@ TEST_CASE("non-finite and boundless uploads are refused, and the merge refuses w
   Rng rng(1);
   Upload upload = random_upload(fragment, rng, Codec::kFp32);
   upload.norm2[0] = std::nan("");
-  CHECK(model.store->prepare(FragmentId(0), inputs({upload}), true).error().kind == ErrorKind::kRefused);
+  CHECK(model.store->prepare(FragmentId(0), inputs({upload}), true).error().kind ==
+        ErrorKind::kRefused);
   upload.payload.pop_back();
-  CHECK(model.store->prepare(FragmentId(0), inputs({upload}), true).error().kind == ErrorKind::kInvalid);
+  CHECK(model.store->prepare(FragmentId(0), inputs({upload}), true).error().kind ==
+        ErrorKind::kInvalid);
   values[310] = std::nanf("");
-  CHECK(model.store->set(FragmentId(0), GlobalStep(1), values, {}, {}).error().kind == ErrorKind::kRefused);
+  CHECK(model.store->set(FragmentId(0), GlobalStep(1), values, {}, {}).error().kind ==
+        ErrorKind::kRefused);
 }
 
 TEST_CASE("the largest legal uploads leave master and momentum finite") {
@@ -245,18 +266,20 @@ TEST_CASE("a learner that follows frames holds the published bytes, whatever it 
           if (!frame->keyframe()) REQUIRE(frame->base == learners[l].have[q]);
           follow(model.fragmentation[FragmentId(q)], *frame, &learners[l].base[q]);
           learners[l].have[q] = frame->version;
-          if (frame->version.value > 0) CHECK(*frame->meta == "members of " + std::to_string(frame->version.value));
+          if (frame->version.value > 0)
+            CHECK(*frame->meta == "members of " + std::to_string(frame->version.value));
         }
         const auto published = model.store->published(FragmentId(q));
-        REQUIRE(std::equal(learners[l].base[q].begin(), learners[l].base[q].end(), published->floats().begin(),
-                           published->floats().end()));
+        REQUIRE(std::equal(learners[l].base[q].begin(), learners[l].base[q].end(),
+                           published->floats().begin(), published->floats().end()));
       }
     }
   }
   if (downlink == Codec::kFp32) {
     CHECK(model.store->history_bytes() == 0);
     const auto published = model.store->published(FragmentId(0));
-    CHECK(std::equal(published->floats().begin(), published->floats().end(), model.store->master(FragmentId(0)).begin()));
+    CHECK(std::equal(published->floats().begin(), published->floats().end(),
+                     model.store->master(FragmentId(0)).begin()));
   }
 }
 
@@ -267,13 +290,19 @@ TEST_CASE("delta frames are kept up to four a fragment and 4N bytes in all") {
     Rng rng(2);
     for (std::int64_t t = 1; t <= 24; ++t) {
       const FragmentId p(static_cast<std::int32_t>(t % 4));
-      REQUIRE(model.store->prepare(p, inputs({random_upload(model.fragmentation[p], rng, Codec::kInt4)}), true).value());
+      REQUIRE(
+          model.store
+              ->prepare(p, inputs({random_upload(model.fragmentation[p], rng, Codec::kInt4)}), true)
+              .value());
       model.store->apply(p, GlobalStep(t), rules(downlink), true, {});
       REQUIRE(model.store->history_bytes() <= 4 * 4096);
     }
-    // Four deltas of each of four fragments: int4 holds them all, int8 all but the oldest (9 on base 5), bf16 half.
-    CHECK(model.store->frame(FragmentId(1), GlobalStep(5))->keyframe() == (downlink != Codec::kInt4));
-    CHECK(model.store->frame(FragmentId(0), GlobalStep(8))->keyframe() == (downlink == Codec::kBf16));
+    // Four deltas of each of four fragments: int4 holds them all, int8 all but the oldest (9 on
+    // base 5), bf16 half.
+    CHECK(model.store->frame(FragmentId(1), GlobalStep(5))->keyframe() ==
+          (downlink != Codec::kInt4));
+    CHECK(model.store->frame(FragmentId(0), GlobalStep(8))->keyframe() ==
+          (downlink == Codec::kBf16));
     CHECK_FALSE(model.store->frame(FragmentId(0), GlobalStep(16))->keyframe());
     CHECK(model.store->frame(FragmentId(0), GlobalStep(4))->keyframe());
     CHECK_FALSE(model.store->frame(FragmentId(0), GlobalStep(20))->keyframe());
@@ -290,14 +319,18 @@ TEST_CASE("a frame that a reader holds keeps its bytes") {
   REQUIRE(held->keyframe());
   const std::uint64_t before = checksum_of(held->payload->bytes());
   for (std::int64_t t = 1; t <= 3; ++t) {
-    REQUIRE(model.store->prepare(p, inputs({random_upload(model.fragmentation[p], rng, Codec::kInt4)}), true).value());
+    REQUIRE(
+        model.store
+            ->prepare(p, inputs({random_upload(model.fragmentation[p], rng, Codec::kInt4)}), true)
+            .value());
     model.store->apply(p, GlobalStep(t), rules(Codec::kInt4), true, {});
   }
   CHECK(checksum_of(held->payload->bytes()) == before);
 }
 
-// The whole loop: an element that moves 0.2 quantum a round beside a large one arrives. The learner keeps the uplink's
-// residual (adopted because it was merged) and trains from the published bytes, as protocol.md §2.7, §3 have it.
+// The whole loop: an element that moves 0.2 quantum a round beside a large one arrives. The learner
+// keeps the uplink's residual (adopted because it was merged) and trains from the published bytes,
+// as protocol.md §2.7, §3 have it.
 TEST_CASE("an element moving 0.2 quantum a round beside a large one arrives") {
   Model model = make_model({1, 256}, 1, 1);
   const FragmentId p(0);
@@ -333,7 +366,12 @@ TEST_CASE("an element moving 0.2 quantum a round beside a large one arrives") {
 TEST_CASE("final publication: published is master, for every fragment, as keyframes") {
   Model model = make_model({500, 400}, 2, 1);
   Rng rng(2);
-  REQUIRE(model.store->prepare(FragmentId(0), inputs({random_upload(model.fragmentation[FragmentId(0)], rng, Codec::kInt4)}), true).value());
+  REQUIRE(
+      model.store
+          ->prepare(FragmentId(0),
+                    inputs({random_upload(model.fragmentation[FragmentId(0)], rng, Codec::kInt4)}),
+                    true)
+          .value());
   model.store->apply(FragmentId(0), GlobalStep(2), rules(Codec::kInt4), true, {});
   model.store->publish_masters(GlobalStep(3));
   for (std::int32_t p = 0; p < 2; ++p) {

@@ -1,6 +1,7 @@
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <fstream>
+
+#include <catch2/catch.hpp>
 
 #include "common/wire/safetensors.h"
 #include "outer-optimizer/store/store.h"
@@ -36,7 +37,8 @@ StoreOptions options_for(const fs::path& folder, FileOps* ops = nullptr) {
 
 Result<Opened> try_open(const StoreOptions& options) {
   Opened opened;
-  ARCH_TRY(opened.store, Store::open(options, [&](std::string_view state) { opened.last_state = state; }));
+  ARCH_TRY(opened.store,
+           Store::open(options, [&](std::string_view state) { opened.last_state = state; }));
   return opened;
 }
 
@@ -71,34 +73,45 @@ Status act(Opened& run, int action) {
     return outcome ? done({}, state) : fail(outcome.error());
   };
   switch (action) {
-    case 0: return done(store.persist("hello"), "hello");
+    case 0:
+      return done(store.persist("hello"), "hello");
     case 1: {
-      if (!store.has_layout()) ARCH_TRY_VOID(store.set_layout(make_layout(kSizes), {{"config.json", "{}"}}));
+      if (!store.has_layout())
+        ARCH_TRY_VOID(store.set_layout(make_layout(kSizes), {{"config.json", "{}"}}));
       Rng rng(77);
       for (std::int32_t p = 0; p < 2; ++p)
-        ARCH_TRY_VOID(store.seed_fragment(FragmentId(p), GlobalStep(0),
-                                          random_floats(rng, store.fragmentation()[FragmentId(p)].elements, 0.3)));
+        ARCH_TRY_VOID(store.seed_fragment(
+            FragmentId(p), GlobalStep(0),
+            random_floats(rng, store.fragmentation()[FragmentId(p)].elements, 0.3)));
       return done(store.commit_seed(GlobalStep(0), "seeded"), "seeded");
     }
-    case 2: return merge(1);
-    case 3: return merge(2);
-    case 4: return done(store.persist("reserved 64"), "reserved 64");
+    case 2:
+      return merge(1);
+    case 3:
+      return merge(2);
+    case 4:
+      return done(store.persist("reserved 64"), "reserved 64");
     case 5: {
       const auto started = store.start_checkpoint(GlobalStep(2), run.last_state);
       if (!started) return fail(started.error());
       ARCH_TRY_VOID(merge(3));
       return store.finish_checkpoint()->status;
     }
-    case 6: return merge(4);
-    case 7: return merge(5);
+    case 6:
+      return merge(4);
+    case 7:
+      return merge(5);
     case 8: {
       const auto started = store.start_checkpoint(GlobalStep(5), run.last_state);
       if (!started) return fail(started.error());
       return store.finish_checkpoint()->status;
     }
-    case 9: return merge(6);
-    case 10: return done(store.publish_final(GlobalStep(7), "final"), "final");
-    default: return fail(ErrorKind::kInternal, "no such action");
+    case 9:
+      return merge(6);
+    case 10:
+      return done(store.publish_final(GlobalStep(7), "final"), "final");
+    default:
+      return fail(ErrorKind::kInternal, "no such action");
   }
 }
 
@@ -124,7 +137,9 @@ Reference undisturbed() {
 
 }  // namespace
 
-TEST_CASE("power lost at every byte of every write: it comes back bit-identical to the last durable state") {
+TEST_CASE(
+    "power lost at every byte of every write: it comes back bit-identical to the last durable "
+    "state") {
   const Reference reference = undisturbed();
   REQUIRE(reference.units > 5000);
   FastDir dir;
@@ -140,12 +155,15 @@ TEST_CASE("power lost at every byte of every write: it comes back bit-identical 
     }
     Opened back = open_store(options_for(dir.path()));
     REQUIRE(back.store->recovery().problems.empty());
-    // What had been acknowledged is there; the action that was cut off is there wholly or not at all. (Action 5 holds
-    // two durable points: its merge may be in although its checkpoint isn't.)
+    // What had been acknowledged is there; the action that was cut off is there wholly or not at
+    // all. (Action 5 holds two durable points: its merge may be in although its checkpoint isn't.)
     const State state = state_of(back);
     const bool exact = state == reference.after[static_cast<std::size_t>(acknowledged)];
-    const bool next = acknowledged < kActions && state == reference.after[static_cast<std::size_t>(acknowledged) + 1];
-    if (!exact && !next) FAIL("state after " << acknowledged << " actions is lost; newest is '" << state.second << "'");
+    const bool next = acknowledged < kActions &&
+                      state == reference.after[static_cast<std::size_t>(acknowledged) + 1];
+    if (!exact && !next)
+      FAIL("state after " << acknowledged << " actions is lost; newest is '" << state.second
+                          << "'");
     if (budget % 11 != 0) continue;
     // And the run goes on to the same end.
     for (int action = acknowledged + (exact ? 0 : 1); action < kActions; ++action) {
@@ -171,7 +189,8 @@ TEST_CASE("replay gives back the delta frames and their members too") {
   const auto frame = run.store->frame(FragmentId(1), GlobalStep(0));
   REQUIRE(frame.has_value());
   CHECK(frame->version == GlobalStep(1));
-  CHECK(std::equal(payload.begin(), payload.end(), frame->payload->bytes().begin(), frame->payload->bytes().end()));
+  CHECK(std::equal(payload.begin(), payload.end(), frame->payload->bytes().begin(),
+                   frame->payload->bytes().end()));
   CHECK(*frame->meta == "a,b");
 }
 
@@ -191,7 +210,8 @@ TEST_CASE("a replay under changed settings still gives the bits of the past") {
 
 TEST_CASE("a damaged checkpoint is named and the one before is used; the loss is reported") {
   const Reference reference = undisturbed();
-  for (const std::string victim : {"manifest.txt", "fragment-0.bin", "fragment-1.bin", "layout.txt", "state.json"}) {
+  for (const std::string victim :
+       {"manifest.txt", "fragment-0.bin", "fragment-1.bin", "layout.txt", "state.json"}) {
     for (const std::string how : {"flip", "truncate", "remove", "empty"}) {
       CAPTURE(victim, how);
       FastDir dir;
@@ -204,14 +224,17 @@ TEST_CASE("a damaged checkpoint is named and the one before is used; the loss is
       if (how == "flip") bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
       if (how == "truncate") bytes.pop_back();
       if (how == "empty") bytes.clear();
-      if (how == "remove") fs::remove(file);
-      else std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
+      if (how == "remove")
+        fs::remove(file);
+      else
+        std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
 
       Opened back = open_store(options_for(dir.path()));
       const RecoveryReport& report = back.store->recovery();
       CHECK(report.found);
       CHECK(report.checkpoint_step == GlobalStep(2));
-      // Its journal went with the newer checkpoint, so it is the state at 2 exactly, and that is said.
+      // Its journal went with the newer checkpoint, so it is the state at 2 exactly, and that is
+      // said.
       CHECK(state_of(back).first == reference.after[5].first);
       if (victim != "manifest.txt" || how != "remove") {
         CHECK(report.rolled_back);
@@ -295,11 +318,14 @@ TEST_CASE("checkpoints are kept by number, bounded, and every n-th for good") {
   CHECK(list_checkpoints(dir.path() / "checkpoints") ==
         std::vector<GlobalStep>{GlobalStep(1000), GlobalStep(1001), GlobalStep(1002)});
   std::size_t entries = 0;
-  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(dir.path() / "checkpoints")) ++entries;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(dir.path() / "checkpoints"))
+    ++entries;
   CHECK(entries == 3);
 }
 
-TEST_CASE("a checkpoint of a step that exists replaces it, and a crash in between leaves one of the two") {
+TEST_CASE(
+    "a checkpoint of a step that exists replaces it, and a crash in between leaves one of the "
+    "two") {
   FastDir dir;
   Opened run = open_store(options_for(dir.path()));
   for (int action = 0; action < 4; ++action) REQUIRE(act(run, action).has_value());
@@ -309,7 +335,8 @@ TEST_CASE("a checkpoint of a step that exists replaces it, and a crash in betwee
   }
   run.store.reset();
   const fs::path checkpoints = dir.path() / "checkpoints";
-  fs::rename(checkpoints / "2", checkpoints / ".old-2");  // as if power went between the two renames
+  fs::rename(checkpoints / "2",
+             checkpoints / ".old-2");  // as if power went between the two renames
   Opened back = open_store(options_for(dir.path()));
   CHECK(back.store->recovery().checkpoint_step == GlobalStep(2));
   CHECK(back.last_state == "again 1");
@@ -327,7 +354,8 @@ TEST_CASE("disk full: the journal refuses, nothing changes, and all goes on when
   while (run.store->persist(filler)) ++fitted;  // use the reservation up
   CHECK(fitted >= 2);
   CHECK(run.store->persist(filler).error().kind == ErrorKind::kNoSpace);
-  // A checkpoint doesn't fit either: it isn't started, or it fails and says so; the last good one stays.
+  // A checkpoint doesn't fit either: it isn't started, or it fails and says so; the last good one
+  // stays.
   const auto started = run.store->start_checkpoint(GlobalStep(1), "s");
   REQUIRE_FALSE(started.has_value());
   CHECK(started.error().kind == ErrorKind::kNoSpace);
@@ -381,7 +409,8 @@ TEST_CASE("a checkpoint is exact at its step although merges go on while it is w
       const FragmentId p(static_cast<std::int32_t>(t % 2));
       Rng rng(static_cast<std::uint64_t>(t));
       const Upload upload = random_upload(run.store->fragmentation()[p], rng, Codec::kInt4);
-      REQUIRE(run.store->merge_and_commit({GlobalStep(t), p, {upload.input()}, "", "s"}).has_value());
+      REQUIRE(
+          run.store->merge_and_commit({GlobalStep(t), p, {upload.input()}, "", "s"}).has_value());
     }
     REQUIRE(run.store->finish_checkpoint()->status.has_value());
     const fs::path checkpoints = dir.path() / "checkpoints";
@@ -405,14 +434,16 @@ TEST_CASE("the model is exported under its own names, from the run and from any 
       const auto& tensor = run.store->layout().tensors()[t.index];
       const auto values = file.read(tensor.name).value();
       CHECK(file.find(tensor.name)->shape == tensor.shape);
-      const auto expected = frame->payload->floats().subspan(static_cast<std::size_t>(t.offset), values.size());
+      const auto expected =
+          frame->payload->floats().subspan(static_cast<std::size_t>(t.offset), values.size());
       CHECK(std::equal(values.begin(), values.end(), expected.begin()));
     }
   }
   CHECK(read_file(dir.path() / "model" / "config.json").value() == "{}");
   REQUIRE(export_checkpoint(dir.path(), GlobalStep(5), dir.path() / "at-5").has_value());
   CHECK(fs::exists(dir.path() / "at-5" / "model.safetensors"));
-  CHECK(export_checkpoint(dir.path(), GlobalStep(4), dir.path() / "at-4").error().kind == ErrorKind::kNotFound);
+  CHECK(export_checkpoint(dir.path(), GlobalStep(4), dir.path() / "at-4").error().kind ==
+        ErrorKind::kNotFound);
 }
 
 TEST_CASE("three billion parameters: sizes of checkpoint, journal and storage in 64 bits") {
