@@ -194,7 +194,9 @@ void SyncerCore::Impl::absorb(UnitRecord& unit, const ProgressReport& report, Ti
   if (report.phase == LearnerPhase::kStepping && !was_stepping) unit.stepping_since = now;
   unit.id.current = higher(unit.id.current,
                            {report.tokens, report.local_step.value, report.seconds_in_steps, report.exchange_seconds});
-  if (report.recovery_seconds > 0 && unit.last.recovery_seconds <= 0) {
+  // After a restart of ours `last` is empty, but the journal has it already.
+  const bool noted = !unit.id.recovery_seconds.empty() && unit.id.recovery_seconds.back() == report.recovery_seconds;
+  if (report.recovery_seconds > 0 && unit.last.recovery_seconds <= 0 && !noted) {
     if (unit.id.recovery_seconds.size() < 1024) unit.id.recovery_seconds.push_back(report.recovery_seconds);
   }
   if (!std::isnan(report.loss)) loss = std::isnan(loss) ? report.loss : 0.9 * loss + 0.1 * report.loss;
