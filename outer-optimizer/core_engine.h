@@ -112,7 +112,8 @@ class CoreEngine {
   void start_merge(diloco::StartMerge merge);
   void post_merge(const std::shared_ptr<MergeJob>& job);
   void merged(const std::shared_ptr<MergeJob>& job, const MergeReport& report, TimePoint now);
-  void write_tape_line(const MergeJob& job, const MergeReport& report, TimePoint now);
+  void write_tape_line(const MergeJob& job, const MergeReport& report,
+                       const diloco::StatusDocument& status);
   void checkpoint_if_due(GlobalStep t);
   void checkpoint_ended(const CheckpointResult& result);
   void seed_staged(const diloco::UnitKey& who, FragmentId fragment, TimePoint now, Release done);
@@ -120,7 +121,7 @@ class CoreEngine {
   void publish_final();
   void write_model();
   void layout_known(const diloco::Layout& layout, const diloco::Fragmentation& fragmentation);
-  void publish_status(TimePoint now);
+  diloco::StatusDocument publish_status(TimePoint now);
   void set_no_space(bool on, const std::string& message);
   void retry_in(Duration delay, Event event);
   void fatal(const Error& error);

@@ -183,16 +183,15 @@ void CoreEngine::merged(const std::shared_ptr<MergeJob>& job, const MergeReport&
   if (no_space_) set_no_space(false, "");
   core_.committed(job->t, job->bytes_up, now);
   if (job->fragment != diloco::kNoFragment) metrics_.merged(report, job->members.size());
-  committed_ = job->t.value;
-  write_tape_line(*job, report, now);
+  write_tape_line(*job, report, publish_status(now));
   checkpoint_if_due(
       job->t);  // before drain() posts the next merge: a checkpoint is exact at its step
   drain(now);
 }
 
 // The event tape and the figures of a run in one: a line for each global step (protocol.md §10).
-void CoreEngine::write_tape_line(const MergeJob& job, const MergeReport& report, TimePoint now) {
-  const diloco::StatusDocument status = core_.status(now);
+void CoreEngine::write_tape_line(const MergeJob& job, const MergeReport& report,
+                                 const diloco::StatusDocument& status) {
   nlohmann::json line{{"t", job.t.value},
                       {"time", format_wall(clock_.wall())},
                       {"fragment", job.fragment},

@@ -16,7 +16,24 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options, Logg
   return daemon;
 }
 
+namespace {
+
+// A claim of another run is a mistake to be told about, not one to be retried.
+Status check_owner(const StoreOptions& options) {
+  const auto folder = options.folder / "checkpoints";
+  const auto steps = list_checkpoints(folder);
+  if (steps.empty()) return {};
+  const auto info = read_checkpoint_info(folder, steps.back());
+  if (!info || info->run_id == options.run_id) return {};  // damage is the store's to judge
+  return fail(ErrorKind::kRefused, options.folder.string() + " holds run " + info->run_id +
+                                       ", this is run " + options.run_id +
+                                       ": give the run a folder of its own");
+}
+
+}  // namespace
+
 Result<std::optional<diloco::SyncerState>> Daemon::open_store() {
+  ARCH_TRY_VOID(check_owner(options_.store));
   std::optional<diloco::SyncerState> state;
   std::optional<Error> bad;
   auto store = Store::open(options_.store, [&](std::string_view text) {

@@ -177,7 +177,7 @@ http::Reply put_upload(Services& s, const http::Request& request, http::BodyRead
     const auto layout = s.engine.layout();
     if (layout == nullptr) return fail(ErrorKind::kConflict, "the run has no layout yet");
     ARCH_TRY(const auto header,
-             read_header(body, t == 0 ? layout->max_seed_payload : layout->max_upload_payload));
+             read_header(body, std::max(layout->max_seed_payload, layout->max_upload_payload)));
     ARCH_TRY_VOID(check_header(s, *layout, header, t));
     return t == 0 ? take_seed(s, *layout, header, body) : take_upload(s, *layout, header, body);
   };

@@ -1,0 +1,211 @@
+// Whole runs through the daemon's ports: seed, rounds, downlink, restart, the end.
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "common/wire/safetensors.h"
+#include "tests/outer-optimizer/daemon_fixture.h"
+
+namespace archipelago::outer {
+namespace {
+
+std::unique_ptr<Daemon> start(const DaemonOptions& options) {
+  auto daemon = Daemon::start(options, Logger::null());
+  if (!daemon) FAIL(daemon.error().describe());
+  return std::move(*daemon);
+}
+
+TEST_CASE("a run from the first hello to the model") {
+  const TempDir folder;
+  auto daemon = start(test_options(folder.path()));
+  FakeLearner learner(daemon->port(), "dc-0");
+  REQUIRE(learner.hello());
+  CHECK(learner.last.seed);
+  CHECK(learner.last.versions.empty());
+  REQUIRE(learner.seed(0.5F));
+  const auto keyframe = learner.fetch(0);
+  REQUIRE(keyframe);
+  CHECK(keyframe->header.kind == wire::FrameKind::kKeyframe);
+  CHECK(keyframe->header.t == GlobalStep(0));
+  CHECK(keyframe->payload == learner.payload(0, 0.5F, codec::Codec::kFp32));
+  CHECK_FALSE(learner.fetch(0, 0));
+
+  learner.run_until(3);
+  const auto delta =
+      learner.fetch(1, 0);  // fragment 1 was merged at t = 1 and 3: in order, one after another
+  REQUIRE(delta);
+  CHECK(delta->header.kind == wire::FrameKind::kDelta);
+  CHECK(delta->header.base == GlobalStep(0));
+  CHECK(delta->header.t == GlobalStep(1));
+  CHECK(delta->header.members == std::vector<std::string>{"dc-0"});
+  CHECK(learner.fetch(1, 1)->header.t == GlobalStep(3));
+  CHECK(learner.fetch(1, -1)->header.t == GlobalStep(3));
+
+  learner.run_until(6);
+  CHECK(daemon->wait() == Daemon::End::kFinished);
+  CHECK(learner.fetch(0, -1)->header.t == GlobalStep(7));
+  const auto status = status_of(*daemon);
+  CHECK(status.rounds == 6);
+  CHECK(status.units.at(0).merged_rounds == 6);
+  CHECK(status.bytes_up > 0);
+  CHECK(learner.client().request("GET", "/v1/model/config.json")->body == "{\"model\":1}");
+  CHECK(learner.client().request("GET", "/v1/model/..%2fepoch")->status != 200);
+  const auto model = wire::SafetensorsFile::open(folder.path() / "model" / "model.safetensors");
+  REQUIRE(model);
+  CHECK(model->tensors().size() == 5);
+  CHECK((*model->read("d.bias"))[0] < 0.5F);  // base - theta was positive: the model moved down
+
+  std::ifstream lines(folder.path() / "metrics.jsonl");
+  std::int64_t expected = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    CHECK(json["t"] == ++expected);
+    CHECK(json["participants"] == 1);
+    CHECK(json["loss"] == 2.5);
+  }
+  CHECK(expected == 6);
+}
+
+TEST_CASE("a restart goes on where it was, bit for bit, under the next epoch") {
+  const TempDir folder;
+  const auto options = test_options(folder.path(), 20);
+  std::vector<std::byte> before;
+  std::int64_t epoch = 0;
+  {
+    auto daemon = start(options);
+    FakeLearner learner(daemon->port(), "dc-0", 3);
+    REQUIRE(learner.hello());
+    REQUIRE(learner.seed());
+    learner.run_until(5);  // a checkpoint at 4, one journaled round behind it
+    before = learner.fetch(1)->payload;
+    epoch = learner.last.epoch;
+  }
+  auto daemon = start(options);
+  CHECK(status_of(*daemon).global_step == GlobalStep(5));
+  FakeLearner learner(daemon->port(), "dc-0", 3);
+  CHECK(learner.fetch(1)->payload == before);
+  // The session is known from the journal: a report needs no new hello, and repeats of what is
+  // committed are harmless.
+  REQUIRE(learner.progress());
+  CHECK(learner.last.epoch == epoch + 1);
+  CHECK(learner.last.committed == GlobalStep(5));
+  const auto repeat = learner.upload(5, 3, 0.05F);
+  CHECK((repeat.status == 409 || repeat.status == 200));
+  CHECK(status_of(*daemon).rounds == 5);
+  FakeLearner old(daemon->port(), "dc-0", 2, 'b');
+  CHECK(old.hello().error().kind == ErrorKind::kFenced);
+  learner.run_until(7);
+}
+
+TEST_CASE("a repeated upload gets its receipt and counts once") {
+  const TempDir folder;
+  auto options = test_options(folder.path());
+  options.core.quorum = 2;  // the round stays open
+  auto daemon = start(options);
+  FakeLearner one(daemon->port(), "dc-0");
+  REQUIRE(one.hello());
+  REQUIRE(one.seed());
+  FakeLearner two(daemon->port(), "dc-1", 1, 'c');
+  REQUIRE(two.hello());
+  REQUIRE(one.progress(1));
+  REQUIRE(two.progress());
+  const auto first = one.upload(1, 0);
+  const auto second = one.upload(1, 0);
+  CHECK(first.status == 200);
+  CHECK(second.status == 200);
+  CHECK(first.body == second.body);
+  CHECK(daemon->uploads().size() == 1);
+  CHECK(status_of(*daemon).global_step ==
+        GlobalStep(0));  // one unit, twice, is not a quorum of two
+  REQUIRE(two.progress(1));
+  CHECK(two.upload(1, 0).status == 200);
+  one.wait_committed(1);
+  CHECK(one.upload(1, 0).status == 200);  // merged: the same receipt after the commit
+  CHECK(status_of(*daemon).mean_participants == Approx(2));
+  CHECK(daemon->uploads().size() == 0);
+}
+
+TEST_CASE("a held reply goes out with the news") {
+  const TempDir folder;
+  auto options = test_options(folder.path());
+  options.core.heartbeat_seconds = 20;  // a reply without news would come after that
+  auto daemon = start(options);
+  FakeLearner one(daemon->port(), "dc-0");
+  REQUIRE(one.hello());
+  REQUIRE(one.seed());
+  one.run_until(1);  // the first commit waits for everybody who is there
+  FakeLearner two(daemon->port(), "dc-1", 1, 'c');
+  REQUIRE(two.hello());
+  REQUIRE(two.progress());
+  REQUIRE(one.progress());
+  std::optional<Result<diloco::ProgressReply>> held;
+  const std::int64_t seen = two.last.news;
+  std::jthread waiting([&] {
+    do held = two.progress({}, false);
+    while (*held && two.last.committed < GlobalStep(2));
+  });
+  REQUIRE(one.progress(2));
+  REQUIRE(one.upload(2, 0).status == 200);
+  waiting.join();
+  REQUIRE(*held);
+  CHECK(two.last.committed >= GlobalStep(2));
+  CHECK(two.last.news > seen);
+}
+
+TEST_CASE("a second seeder, a second layout and another run's folder are refused") {
+  const TempDir folder;
+  {
+    auto daemon = start(test_options(folder.path()));
+    FakeLearner one(daemon->port(), "dc-0");
+    REQUIRE(one.hello());
+    FakeLearner two(daemon->port(), "dc-1", 1, 'c');
+    REQUIRE(two.hello());
+    CHECK_FALSE(two.last.seed);
+    CHECK(two.seed_one(0, 1.0F).status == 409);
+    CHECK(two.client().request("GET", "/v1/fragments/0?have=-1")->status == 409);
+    auto bad = one.seed_one(0, 0.5F);
+    CHECK(bad.status == 200);
+    CHECK(one.client().request("GET", "/v1/fragments/0?have=-1")->status == 409);  // all or nothing
+    REQUIRE(one.seed());
+    CHECK(one.seed_one(0, 0.7F).status == 409);
+    two.layout = *diloco::Layout::create(
+        {{"other", {4}, diloco::MergeClass::kOther}, {"x", {2}, diloco::MergeClass::kOther}});
+    const auto refused = two.hello();
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().kind == ErrorKind::kRefused);
+    const nlohmann::json body{{"layout", two.layout.to_text()}};
+    const auto put =
+        two.client().request("PUT", "/v1/layout/" + two.layout.digest().hex(), body.dump());
+    CHECK(put->status == 422);
+    CHECK(put->body.find("embed.weight") != std::string::npos);  // the first difference by name
+    const auto wrong =
+        two.client().request("PUT", "/v1/layout/" + std::string(64, '0'), body.dump());
+    CHECK(wrong->status == 400);
+  }
+  auto options = test_options(folder.path());
+  options.flags.run_id = options.store.run_id = options.core.run_id = "another";
+  const auto other = Daemon::start(options, Logger::null());
+  REQUIRE_FALSE(other);
+  CHECK(other.error().kind == ErrorKind::kRefused);
+}
+
+TEST_CASE("inner state goes through the spool") {
+  const TempDir folder;
+  auto daemon = start(test_options(folder.path()));
+  FakeLearner learner(daemon->port(), "dc-0");
+  REQUIRE(learner.hello());
+  CHECK(learner.client().request("GET", "/v1/recovery/e1-1")->status == 404);
+  const std::vector<std::byte> state(12345, std::byte{7});
+  REQUIRE(learner.client().put_bytes("/v1/recovery/e1-1", {}, state, seconds(10))->status == 200);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(learner.client().request("GET", "/v1/recovery/e1-1")->body.size() == state.size());
+  }
+  const std::vector<std::byte> huge(4U << 20);
+  CHECK(learner.client().put_bytes("/v1/recovery/e1-2", {}, huge, seconds(10))->status == 413);
+}
+
+}  // namespace
+}  // namespace archipelago::outer
