@@ -311,9 +311,10 @@ ProgressReport LearnerCore::report(TimePoint) const {
   report.loss = recent_losses_.empty() ? kNoValue : mean(recent_losses_);
   for (const auto& [t, snapshot] : snapshots_)
     if (snapshot.state != State::kOrdered) report.contributes.push_back({t, snapshot.order.attempt});
+  // Base missing: not yet. Who merely has not stepped since the base will contribute at the next boundary.
   for (const auto& round : rounds_)
-    if (round.open && !snapshots_.contains(round.t) &&
-        (!recovered_ || !contributable(round)))
+    if (round.open && !snapshots_.contains(round.t) && round.fragment != kNoFragment &&
+        base_[static_cast<std::size_t>(round.fragment)] != round.base)
       report.declines.push_back(round.t);
   report.consumed = consumed();
   report.holds_all = holds_all();
