@@ -52,6 +52,7 @@ TEST_CASE("a learner pod says who it is and is found again") {
   CHECK(container["env"][0]["value"] == "7");
   CHECK(container["livenessProbe"]["httpGet"]["path"] == "/healthz");
   CHECK(container["livenessProbe"]["httpGet"]["port"] == 8471);
+  CHECK(container["livenessProbe"]["terminationGracePeriodSeconds"] == 2);
   CHECK(container["terminationMessagePolicy"] == "FallbackToLogsOnError");
   CHECK(container["securityContext"]["allowPrivilegeEscalation"] == false);
   const ObservedPod seen = observe_pod(pod);
