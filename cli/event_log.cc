@@ -1,8 +1,11 @@
 #include "cli/event_log.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "common/base/files.h"
+#include "operator/api/conditions.h"
 #include "operator/api/json.h"
 #include "operator/local/dashboard.h"
 
@@ -11,13 +14,21 @@ namespace archipelago::cli {
 namespace {
 using nlohmann::json;
 constexpr std::size_t kKept = 5000;
+constexpr std::size_t kShownBytes = 200;
+
+// A message may be the tail of a log: one line of it is enough here, events.jsonl has all.
+std::string one_line(const std::string& text) {
+  std::string line = op::cut_utf8(text, kShownBytes);
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return line.size() < text.size() ? line + "..." : line;
+}
 
 std::string show(const op::ReportEvent& event) {
   std::string unit = event.unit;
   unit.resize(std::max<std::size_t>(unit.size(), 14), ' ');
   std::string time = op::show_duration(event.t);
   time.insert(0, time.size() < 7 ? 7 - time.size() : 0, ' ');
-  return time + "  " + unit + "  " + event.text;
+  return time + "  " + unit + "  " + one_line(event.text);
 }
 }  // namespace
 

@@ -1,4 +1,7 @@
+#include <chrono>
 #include <cstdio>
+#include <optional>
+#include <thread>
 
 #include <unistd.h>
 
@@ -48,7 +51,7 @@ Status check_resume(const json& stored, const config::DecoupledTraining& trainin
                                         ". HINT: choose another --output, or give the same settings to resume");
 }
 
-void print_sample(const fs::path& bin_dir, const fs::path& folder, const std::string& prompt) {
+void print_sample(const RunSession& session, const fs::path& bin_dir, const fs::path& folder, const std::string& prompt) {
   op::ProcessSpec spec;
   spec.executable = bin_dir / "archipelago-learner";
   spec.launcher = bin_dir / "archipelago-launch";
@@ -58,7 +61,12 @@ void print_sample(const fs::path& bin_dir, const fs::path& folder, const std::st
   std::error_code ignored;
   fs::remove(spec.log_path, ignored);
   auto process = op::Process::spawn(spec);
-  const int code = process ? process->wait().code : 1;
+  std::optional<op::ExitStatus> exit;
+  while (process && !(exit = process->poll())) {
+    if (session.stopped()) return;  // Ctrl-C: the sample is the least of a run
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  const int code = exit ? exit->code : 1;
   const auto text = read_file(spec.log_path);
   if (code == 0) std::printf("\nA sample of the model:\n%s\n", text ? text->c_str() : "");
   else std::printf("\nNo sample: %s\n", text && !text->empty() ? text->c_str() : "archipelago-learner did not start");
@@ -79,6 +87,7 @@ void print_summary(const json& s, const fs::path& folder) {
               show(s["trainLoss"]).c_str(), show(s["validationLoss"]).c_str(), show(s["goodput"], "%.3f").c_str(),
               show(s["usefulGoodput"], "%.3f").c_str(), show(s["outerOptimizer"]["meanParticipants"], "%.2f").c_str());
   std::printf("summary: %s\nreport:  %s\n", (folder / "summary.json").c_str(), (folder / "report.html").c_str());
+  std::fflush(stdout);  // what follows may take a while
 }
 
 // Everything that can be known to be wrong before a process starts.
@@ -94,7 +103,7 @@ int end_of_run(RunSession& session, op::RunPhase phase, const fs::path& bin_dir,
                const std::string& prompt) {
   print_summary(session.summary(), folder);
   if (phase == op::RunPhase::kSucceeded) {
-    if (session.has_model()) print_sample(bin_dir, folder, prompt);
+    if (session.has_model()) print_sample(session, bin_dir, folder, prompt);
     return kExitOk;
   }
   if (phase == op::RunPhase::kFailed) return complain("the run failed: " + session.failure(), kExitFailed);

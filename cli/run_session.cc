@@ -131,6 +131,7 @@ op::UnitSample RunSession::sample_unit(const op::UnitStatus& unit, const std::ve
   out.name = unit.name;
   out.datacenter = unit.name.substr(0, unit.name.rfind('-'));
   out.incarnation = unit.incarnation;
+  if (unit.phase == op::UnitPhase::kFinished) out.state = op::IslandState::kWaiting;
   for (const auto& pod : pods) {
     if (pod.unit != unit.name || pod.incarnation < out.incarnation) continue;
     out.incarnation = pod.incarnation;

@@ -42,6 +42,7 @@ struct PodSlot {
   bool own_address = false;  // to be given back to the pool
   std::optional<SlowDown> slow;
   TimePoint retry_at{};
+  TimePoint last_seen_until{};
   RunningPod view;  // filled at the start
   [[nodiscard]] bool ended() const { return state.container.phase == ContainerPhase::kTerminated; }
   [[nodiscard]] bool runs() const { return process.has_value() && !ended(); }

@@ -17,6 +17,8 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr double kRetrySeconds = 0.5;  // unschedulable, missing ConfigMap
+// A deleted pod stays so long after its end: who watches reads the exit code and why it was disrupted.
+constexpr double kLastLook = 0.1;
 constexpr double kDutyPeriod = 0.1;    // of a slowed island without a quota
 constexpr std::size_t kLogTail = 4096;
 
@@ -77,7 +79,8 @@ NodeState* Kubelet::Impl::node_of(const PodSlot& slot) {
 void Kubelet::Impl::step(PodSlot& slot) {
   if (slot.lost) return;
   if (slot.ended() || (!slot.runs() && pod_finished(slot.pod.json()))) {
-    if (slot.pod.deleting()) (void)cluster.finalize_delete(slot.pod.key(), slot.pod.uid());
+    if (slot.pod.deleting() && clock.now() >= slot.last_seen_until)
+      (void)cluster.finalize_delete(slot.pod.key(), slot.pod.uid());
     return;
   }
   if (slot.runs()) return watch_process(slot);
@@ -256,8 +259,8 @@ void Kubelet::Impl::finish(PodSlot& slot, const ExitStatus& exit) {
                                                          : " exited with code " + std::to_string(exit.code));
   if (oom) text += ", out of memory";
   record(slot, exit.code != 0, oom ? "OOMKilled" : "Exited", text);
+  slot.last_seen_until = clock.now() + seconds(kLastLook);
   write_status(slot);
-  if (slot.pod.deleting()) (void)cluster.finalize_delete(slot.pod.key(), slot.pod.uid());
 }
 
 void Kubelet::Impl::release(PodSlot& slot) {

@@ -87,6 +87,11 @@ std::string render_report(const std::string& run, const json& summary, const Run
   for (const auto& p : metrics)
     points.push_back({p.step, value(p.loss), value(p.validation_loss), value(p.participants), value(p.bytes_up),
                       value(p.bytes_down), p.validation_step});
+  // The last validation comes after the last line of the tape.
+  const json& final_loss = at(summary, {"validationLoss"});
+  const std::int64_t final_step = int_at(summary, {"globalStep"});
+  if (final_loss.is_number() && !metrics.empty() && metrics.back().step <= final_step)
+    points.push_back({final_step, nullptr, final_loss, nullptr, nullptr, nullptr, final_step});
   json timeline = json::object();
   for (const auto& [unit, segments] : record.timeline()) {
     json list = json::array();

@@ -56,6 +56,8 @@ const nice = (lo, hi, n) => { const raw = (hi - lo) / n || 1, p = 10 ** Math.flo
   const step = [1, 2, 5, 10].map(f => f * p).find(f => f >= raw); const out = [];
   for (let v = Math.ceil(lo / step) * step; v <= hi + step * 1e-9; v += step) out.push(Math.abs(v) < step * 1e-9 ? 0 : v);
   return out; };
+const times = end => { const step = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400]
+  .find(v => end / v <= 10) || end / 8; const out = []; for (let v = 0; v <= end; v += step) out.push(v); return out; };
 const tip = (e, text) => { e.addEventListener("mousemove", m => { const t = id("tip"); t.style.display = "block";
   t.textContent = typeof text === "function" ? text(m) : text;
   t.style.left = Math.min(m.clientX + 12, innerWidth - 260) + "px"; t.style.top = m.clientY + 14 + "px"; });
@@ -122,7 +124,7 @@ id("subtitle").textContent = `${s.phase} at global step ${s.globalStep} of ${s.b
   for (const e of data.events) if (e[3]) { const i = names.indexOf(e[1]), y = i < 0 ? 4 : 4 + i * 26, h = i < 0 ? rows * 26 : 26;
     const g = el(svg, "g", {}); el(g, "line", {x1:X(e[0]), x2:X(e[0]), y1:y, y2:y+h, stroke:css("--fg"), "stroke-width":1.4});
     el(g, "circle", {cx:X(e[0]), cy:y, r:3.4, fill:css("--fg")}); tip(g, `${clock(e[0])} ${e[2]}`); }
-  for (const v of nice(0, end, 8)) el(svg, "text", {x:X(v), y:H-6, "text-anchor":"middle"}, clock(v)); }
+  for (const v of times(end)) el(svg, "text", {x:X(v), y:H-6, "text-anchor":"middle"}, clock(v)); }
 
 { const svg = id("participants"), pts = m.filter(p => p[3] !== null).map(p => [p[0], p[3]]);
   if (!pts.length) none(svg, "no rounds were recorded"); else {

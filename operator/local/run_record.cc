@@ -119,6 +119,7 @@ void RunRecord::observe(const RunSample& sample) {
   });
   if (!first_step_ && stepped) {
     first_step_ = sample.t;
+    seconds_before_ = seconds_in_steps();
     calm_from_ = interval_ + 1;
     return;
   }
@@ -152,9 +153,13 @@ UnitTotals RunRecord::totals(const std::string& name) const {
 
 std::optional<double> RunRecord::goodput() const {
   if (desired_seconds_ <= 0) return std::nullopt;
+  return (seconds_in_steps() - seconds_before_) / desired_seconds_;
+}
+
+double RunRecord::seconds_in_steps() const {
   double sum = 0;
   for (const auto& [name, unit] : units_) sum += totals(name).seconds_in_steps;
-  return std::min(1.0, sum / desired_seconds_);
+  return sum;
 }
 
 std::optional<double> RunRecord::useful_goodput() const {
@@ -245,6 +250,7 @@ json RunRecord::save() const {
           {"interval", interval_},
           {"lastT", last_t_},
           {"firstStep", optional_number(first_step_)},
+          {"secondsBefore", seconds_before_},
           {"complete", complete_},
           {"desiredSeconds", desired_seconds_},
           {"upSeconds", up_seconds_},
@@ -270,6 +276,7 @@ RunRecord RunRecord::read(const json& saved) {
   RunRecord r(std::max<std::int64_t>(1, int_at(saved, {"interval"}, 1)));
   r.last_t_ = number_at(saved, {"lastT"});
   if (at(saved, {"firstStep"}).is_number()) r.first_step_ = number_at(saved, {"firstStep"});
+  r.seconds_before_ = number_at(saved, {"secondsBefore"});
   r.complete_ = bool_at(saved, {"complete"});
   r.desired_seconds_ = number_at(saved, {"desiredSeconds"});
   r.up_seconds_ = number_at(saved, {"upSeconds"});

@@ -102,6 +102,7 @@ class RunRecord {
     UnitTotals told;                          // as the outer optimizer has it
   };
   static RunRecord read(const nlohmann::json& saved);
+  [[nodiscard]] double seconds_in_steps() const;
   void observe_outer(const nlohmann::json& document);
   void observe_unit(const UnitSample& sample, double t);
   void observe_rate(const RunSample& sample, double dt);
@@ -110,6 +111,7 @@ class RunRecord {
   double last_t_ = 0;
   bool any_ = false;
   std::optional<double> first_step_;
+  double seconds_before_ = 0;  // in steps that were done before the first look at one
   bool complete_ = false;  // the budget is reached: nothing more is integrated
   double desired_seconds_ = 0;
   double up_seconds_ = 0;
