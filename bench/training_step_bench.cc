@@ -1,10 +1,10 @@
-// Tokens a second of the learner's training step: hidden 256, 6 layers, 8 heads, 4 KV heads, intermediate 688, vocabulary
-// 256, context 256, batch 16 (docs/performance.md). Prints one JSON line as bench/pytorch_eager.py does.
-#include <malloc.h>
-
+// Tokens a second of the learner's training step: hidden 256, 6 layers, 8 heads, 4 KV heads,
+// intermediate 688, vocabulary 256, context 256, batch 16 (docs/performance.md). Prints one JSON
+// line as bench/pytorch_eager.py does.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <malloc.h>
 #include <string>
 #include <vector>
 
@@ -33,7 +33,8 @@ int main(int argc, char** argv) {
   }
   (*trainer)->initialise(1);
   Rng rng(1);
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(inner.batch_size * (model.context_length + 1)));
+  std::vector<std::int32_t> tokens(
+      static_cast<std::size_t>(inner.batch_size * (model.context_length + 1)));
   for (auto& token : tokens) token = static_cast<std::int32_t>(rng.below(256));
   const SystemClock clock;
   std::vector<double> times;
@@ -48,10 +49,12 @@ int main(int argc, char** argv) {
     loss = result->loss;
     if (i >= 2) times.push_back(to_seconds(clock.now() - start));
   }
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
+                   times.end());
   const double seconds_a_step = times[times.size() / 2];
-  std::printf("{\"precision\": \"%s\", \"threads\": %d, \"tokens_per_second\": %.1f, \"loss\": %.6f}\n",
-              precision.c_str(), threads,
-              static_cast<double>(inner.batch_size * model.context_length) / seconds_a_step, loss);
+  std::printf(
+      "{\"precision\": \"%s\", \"threads\": %d, \"tokens_per_second\": %.1f, \"loss\": %.6f}\n",
+      precision.c_str(), threads,
+      static_cast<double>(inner.batch_size * model.context_length) / seconds_a_step, loss);
   return 0;
 }

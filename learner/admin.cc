@@ -26,15 +26,20 @@ http::ServerOptions admin_options(http::Endpoint listen) {
 std::string phase_name(const HubStatus& status) {
   if (status.run_phase == diloco::RunPhase::kFinished) return "Finished";
   switch (status.phase) {
-    case diloco::LearnerPhase::kRecovering: return "Recovering";
-    case diloco::LearnerPhase::kStepping: return "Stepping";
-    case diloco::LearnerPhase::kWaiting: return "Waiting";
-    case diloco::LearnerPhase::kValidating: return "Validating";
+    case diloco::LearnerPhase::kRecovering:
+      return "Recovering";
+    case diloco::LearnerPhase::kStepping:
+      return "Stepping";
+    case diloco::LearnerPhase::kWaiting:
+      return "Waiting";
+    case diloco::LearnerPhase::kValidating:
+      return "Validating";
   }
   return "Recovering";
 }
 
-std::string status_json(const Identity& identity, const HubStatus& status, const ExchangeCounters& counters) {
+std::string status_json(const Identity& identity, const HubStatus& status,
+                        const ExchangeCounters& counters) {
   const LoopStats& loop = status.loop;
   const double per_step =
       loop.steps > 0 ? static_cast<double>(loop.tokens) / static_cast<double>(loop.steps) : 0;
@@ -58,7 +63,8 @@ std::string status_json(const Identity& identity, const HubStatus& status, const
       {"tokensPerSecond", status.step_seconds > 0 ? per_step / status.step_seconds : 0.0},
       {"stepSecondsTotal", loop.seconds_in_steps},
       {"exchangeSecondsTotal", loop.exchange_seconds},
-      {"exchangeOverhead", loop.seconds_in_steps > 0 ? loop.exchange_seconds / loop.seconds_in_steps : 0.0},
+      {"exchangeOverhead",
+       loop.seconds_in_steps > 0 ? loop.exchange_seconds / loop.seconds_in_steps : 0.0},
       {"skippedSteps", loop.skipped},
       {"merged", status.merged},
       {"excluded", status.excluded},
@@ -68,7 +74,8 @@ std::string status_json(const Identity& identity, const HubStatus& status, const
   return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-Admin::Admin(http::Endpoint listen, Identity identity, const Hub& hub, const ExchangeCounters& counters, Logger log)
+Admin::Admin(http::Endpoint listen, Identity identity, const Hub& hub,
+             const ExchangeCounters& counters, Logger log)
     : identity_(std::move(identity)),
       hub_(hub),
       counters_(counters),
@@ -93,27 +100,39 @@ Status Admin::start() { return server_.start(); }
 
 void Admin::refresh_metrics() {
   const HubStatus status = hub_.status();
-  const auto set = [&](const char* name, const char* help, double value, const Metrics::Labels& labels = {}) {
-    metrics_.gauge(std::string("archipelago_learner_") + name, help, labels).Set(std::isfinite(value) ? value : 0);
+  const auto set = [&](const char* name, const char* help, double value,
+                       const Metrics::Labels& labels = {}) {
+    metrics_.gauge(std::string("archipelago_learner_") + name, help, labels)
+        .Set(std::isfinite(value) ? value : 0);
   };
   const auto count = [](std::uint64_t value) { return static_cast<double>(value); };
   set("steps_total", "inner steps of this incarnation", static_cast<double>(status.loop.steps));
-  set("tokens_total", "tokens trained by this incarnation", static_cast<double>(status.loop.tokens));
-  set("skipped_steps_total", "steps whose gradient was not finite", static_cast<double>(status.loop.skipped));
+  set("tokens_total", "tokens trained by this incarnation",
+      static_cast<double>(status.loop.tokens));
+  set("skipped_steps_total", "steps whose gradient was not finite",
+      static_cast<double>(status.loop.skipped));
   set("step_seconds", "mean of the last 8 inner steps", status.step_seconds);
   set("step_seconds_total", "seconds in completed inner steps", status.loop.seconds_in_steps);
-  set("exchange_seconds_total", "seconds of the training thread spent on the exchange", status.loop.exchange_seconds);
+  set("exchange_seconds_total", "seconds of the training thread spent on the exchange",
+      status.loop.exchange_seconds);
   set("loss", "of the last step, nats per token", status.loop.loss);
-  set("global_step", "highest committed global step heard of", static_cast<double>(status.committed.value));
+  set("global_step", "highest committed global step heard of",
+      static_cast<double>(status.committed.value));
   set("connected", "1 while the outer optimizer answers", status.connected ? 1 : 0);
-  set("fragment_bytes_total", "bytes of fragments", count(counters_.bytes_up), {{"direction", "up"}});
-  set("fragment_bytes_total", "bytes of fragments", count(counters_.bytes_down), {{"direction", "down"}});
-  set("snapshots_total", "contributions by outcome", static_cast<double>(status.merged), {{"result", "merged"}});
-  set("snapshots_total", "contributions by outcome", static_cast<double>(status.excluded), {{"result", "excluded"}});
-  set("transfers_total", "transfers by result", count(counters_.uploads), {{"direction", "up"}, {"result", "ok"}});
+  set("fragment_bytes_total", "bytes of fragments", count(counters_.bytes_up),
+      {{"direction", "up"}});
+  set("fragment_bytes_total", "bytes of fragments", count(counters_.bytes_down),
+      {{"direction", "down"}});
+  set("snapshots_total", "contributions by outcome", static_cast<double>(status.merged),
+      {{"result", "merged"}});
+  set("snapshots_total", "contributions by outcome", static_cast<double>(status.excluded),
+      {{"result", "excluded"}});
+  set("transfers_total", "transfers by result", count(counters_.uploads),
+      {{"direction", "up"}, {"result", "ok"}});
   set("transfers_total", "transfers by result", count(counters_.uploads_failed),
       {{"direction", "up"}, {"result", "failed"}});
-  set("transfers_total", "transfers by result", count(counters_.fetches), {{"direction", "down"}, {"result", "ok"}});
+  set("transfers_total", "transfers by result", count(counters_.fetches),
+      {{"direction", "down"}, {"result", "ok"}});
   set("transfers_total", "transfers by result", count(counters_.fetches_failed),
       {{"direction", "down"}, {"result", "failed"}});
 }

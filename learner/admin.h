@@ -1,5 +1,6 @@
 #pragma once
-// The admin port: /healthz (its own thread answers: a stopped process does not), /readyz, /statusz (JSON), /metrics.
+// The admin port: /healthz (its own thread answers: a stopped process does not), /readyz, /statusz
+// (JSON), /metrics.
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,16 +18,18 @@ struct Identity {
   Incarnation incarnation;
 };
 
-// Keys: unit, datacenter, incarnation, runId, phase (Recovering | Stepping | Waiting | Validating | Finished), reason,
-// connected, epoch, globalStep, localStep, steps, tokens, loss, gradientNorm, learningRate, stepSeconds, tokensPerSecond,
-// stepSecondsTotal, exchangeSecondsTotal, exchangeOverhead, skippedSteps, merged, excluded, bytesUp, bytesDown.
+// Keys: unit, datacenter, incarnation, runId, phase (Recovering | Stepping | Waiting | Validating |
+// Finished), reason, connected, epoch, globalStep, localStep, steps, tokens, loss, gradientNorm,
+// learningRate, stepSeconds, tokensPerSecond, stepSecondsTotal, exchangeSecondsTotal,
+// exchangeOverhead, skippedSteps, merged, excluded, bytesUp, bytesDown.
 [[nodiscard]] std::string status_json(const Identity& identity, const HubStatus& status,
                                       const ExchangeCounters& counters);
 [[nodiscard]] std::string phase_name(const HubStatus& status);
 
 class Admin {
  public:
-  Admin(http::Endpoint listen, Identity identity, const Hub& hub, const ExchangeCounters& counters, Logger log);
+  Admin(http::Endpoint listen, Identity identity, const Hub& hub, const ExchangeCounters& counters,
+        Logger log);
   [[nodiscard]] Status start();
   [[nodiscard]] int port() const { return server_.port(); }
   void stop() { server_.stop(); }

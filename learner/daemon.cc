@@ -1,7 +1,5 @@
 #include "learner/daemon.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,6 +9,7 @@
 #include <optional>
 #include <random>
 #include <thread>
+#include <unistd.h>
 
 #include "common/base/files.h"
 #include "common/config/parse.h"
@@ -29,10 +28,14 @@ using Failure = std::pair<ExitCode, std::string>;
 
 codec::Codec codec_of(config::CodecName name) {
   switch (name) {
-    case config::CodecName::kFp32: return codec::Codec::kFp32;
-    case config::CodecName::kBf16: return codec::Codec::kBf16;
-    case config::CodecName::kInt8: return codec::Codec::kInt8;
-    case config::CodecName::kInt4: return codec::Codec::kInt4;
+    case config::CodecName::kFp32:
+      return codec::Codec::kFp32;
+    case config::CodecName::kBf16:
+      return codec::Codec::kBf16;
+    case config::CodecName::kInt8:
+      return codec::Codec::kInt8;
+    case config::CodecName::kInt4:
+      return codec::Codec::kInt4;
   }
   return codec::Codec::kFp32;
 }
@@ -71,7 +74,8 @@ config::InnerSpec inner_of(const config::TrainingSpec& spec, const std::string& 
   for (const auto& dc : spec.datacenters) {
     if (dc.name != datacenter) continue;
     inner.batch_size = dc.inner.batch_size.value_or(inner.batch_size);
-    inner.gradient_accumulation = dc.inner.gradient_accumulation.value_or(inner.gradient_accumulation);
+    inner.gradient_accumulation =
+        dc.inner.gradient_accumulation.value_or(inner.gradient_accumulation);
   }
   return inner;
 }
@@ -82,7 +86,9 @@ tl::expected<Setup, Failure> set_up(const Flags& flags, const DaemonHooks& hooks
   if (!spec) return tl::unexpected(spec.error());
   setup.spec = std::move(*spec);
   setup.inner = inner_of(setup.spec, flags.datacenter);
-  const auto refused = [](const Error& error) { return tl::unexpected(Failure{ExitCode::kConfigRefused, error.message}); };
+  const auto refused = [](const Error& error) {
+    return tl::unexpected(Failure{ExitCode::kConfigRefused, error.message});
+  };
   auto outer = http::parse_endpoint(flags.outer);
   if (!outer) return refused(outer.error().with_context("--outer"));
   auto admin = http::parse_endpoint(flags.admin);
@@ -98,11 +104,13 @@ tl::expected<Setup, Failure> set_up(const Flags& flags, const DaemonHooks& hooks
   setup.fragments = std::move(*fragments);
   const auto& model = setup.spec.model;
   const auto& data = setup.spec.data;
-  auto train = TokenFile::open(data.train.path, data.train.format, model.context_length, model.vocab_size);
+  auto train =
+      TokenFile::open(data.train.path, data.train.format, model.context_length, model.vocab_size);
   if (!train) return tl::unexpected(Failure{ExitCode::kDataUnreadable, train.error().message});
   setup.train = std::move(*train);
   if (!data.validation.empty()) {
-    auto file = TokenFile::open(data.validation[0].path, data.train.format, model.context_length, model.vocab_size);
+    auto file = TokenFile::open(data.validation[0].path, data.train.format, model.context_length,
+                                model.vocab_size);
     if (!file) return tl::unexpected(Failure{ExitCode::kDataUnreadable, file.error().message});
     setup.validation = std::move(*file);
   }
@@ -119,10 +127,12 @@ diloco::LearnerConfig core_config(const Setup& setup, const diloco::UnitKey& who
   return config;
 }
 
-ExchangeOptions exchange_options(const Setup& setup, const Flags& flags, const diloco::UnitKey& who) {
+ExchangeOptions exchange_options(const Setup& setup, const Flags& flags,
+                                 const diloco::UnitKey& who) {
   ExchangeOptions options;
   options.outer = setup.outer;
-  if (const char* credential = std::getenv("ARCHIPELAGO_CREDENTIAL")) options.credential = credential;
+  if (const char* credential = std::getenv("ARCHIPELAGO_CREDENTIAL"))
+    options.credential = credential;
   options.run_id = flags.run_id;
   options.uplink = codec_of(setup.spec.sync.uplink);
   options.layout_text = setup.layout.to_text();
@@ -146,21 +156,23 @@ TrainLoopOptions loop_options(const Setup& setup) {
   options.init_seed = setup.spec.model.init_seed;
   options.data_seed = setup.spec.inner.seed;
   options.blend = setup.spec.sync.blend;
-  if (!setup.spec.data.validation.empty()) options.validation_sequences = setup.spec.data.validation[0].sequences;
+  if (!setup.spec.data.validation.empty())
+    options.validation_sequences = setup.spec.data.validation[0].sequences;
   options.recovery_precision = setup.spec.recovery.precision;
   options.recovery_timeout = seconds(setup.spec.recovery.timeout_seconds);
   return options;
 }
 
 // The part that lives: threads around the hub until the loop ends.
-ExitCode live(const Setup& setup, const Flags& flags, const DaemonHooks& hooks, const std::stop_token& stop,
-              const Logger& log, std::string* why) {
+ExitCode live(const Setup& setup, const Flags& flags, const DaemonHooks& hooks,
+              const std::stop_token& stop, const Logger& log, std::string* why) {
   const SystemClock clock;
   const diloco::UnitKey who{flags.unit, Incarnation(flags.incarnation), random_session()};
   Hub hub(core_config(setup, who), setup.fragments, clock);
-  Exchange exchange(exchange_options(setup, flags, who), setup.fragments, hub, log.named("exchange"));
-  Admin admin(setup.admin, {flags.run_id, flags.unit, flags.datacenter, who.incarnation}, hub, exchange.counters(),
-              log.named("admin"));
+  Exchange exchange(exchange_options(setup, flags, who), setup.fragments, hub,
+                    log.named("exchange"));
+  Admin admin(setup.admin, {flags.run_id, flags.unit, flags.datacenter, who.incarnation}, hub,
+              exchange.counters(), log.named("admin"));
   if (const Status started = admin.start(); !started) {
     *why = started.error().message;
     return ExitCode::kInternal;
@@ -174,14 +186,17 @@ ExitCode live(const Setup& setup, const Flags& flags, const DaemonHooks& hooks, 
   }
   const std::string last_words = termination_path(flags);
   Watchdog watchdog(seconds(setup.spec.restart.stall_seconds), [&](Duration idle) {
-    const std::string text = "watchdog: no completed step for " + std::to_string(to_seconds(idle)) + " s";
+    const std::string text =
+        "watchdog: no completed step for " + std::to_string(to_seconds(idle)) + " s";
     log.error("watchdog", {{"idle_seconds", to_seconds(idle)}});
     write_termination(last_words, text);
-    std::_Exit(static_cast<int>(ExitCode::kWatchdog));  // the training thread is stuck: no destructor would return
+    std::_Exit(static_cast<int>(
+        ExitCode::kWatchdog));  // the training thread is stuck: no destructor would return
   });
-  TrainLoop loop(loop_options(setup), setup.fragments, **trainer, setup.train,
-                 setup.validation ? &*setup.validation : nullptr, hub, clock, log.named("train"),
-                 [&](std::optional<Duration> step) { step ? watchdog.stepping(*step) : watchdog.paused(); });
+  TrainLoop loop(
+      loop_options(setup), setup.fragments, **trainer, setup.train,
+      setup.validation ? &*setup.validation : nullptr, hub, clock, log.named("train"),
+      [&](std::optional<Duration> step) { step ? watchdog.stepping(*step) : watchdog.paused(); });
   const ExitCode code = loop.run(stop);
   watchdog.paused();
   exchange.stop(code == ExitCode::kLeft);
@@ -192,14 +207,17 @@ ExitCode live(const Setup& setup, const Flags& flags, const DaemonHooks& hooks, 
 
 std::string default_reason(ExitCode code) {
   switch (code) {
-    case ExitCode::kFinished: return "the run is finished";
-    case ExitCode::kLeft: return "left on request";
+    case ExitCode::kFinished:
+      return "the run is finished";
+    case ExitCode::kLeft:
+      return "left on request";
     case ExitCode::kInternal:
     case ExitCode::kUsage:
     case ExitCode::kFenced:
     case ExitCode::kConfigRefused:
     case ExitCode::kDataUnreadable:
-    case ExitCode::kWatchdog: break;
+    case ExitCode::kWatchdog:
+      break;
   }
   return "failed";
 }
@@ -208,7 +226,8 @@ std::optional<double> cgroup_quota() {
   double quota = 0;
   double period = 0;
   std::string first;
-  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> first >> period && first != "max" && period > 0)
+  if (std::ifstream v2("/sys/fs/cgroup/cpu.max");
+      v2 >> first >> period && first != "max" && period > 0)
     return std::strtod(first.c_str(), nullptr) / period;
   std::ifstream v1_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
   std::ifstream v1_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
@@ -226,7 +245,9 @@ int default_threads() {
 
 std::string termination_path(const Flags& flags) {
   if (!flags.termination_log.empty()) return flags.termination_log;
-  if (const char* path = std::getenv("ARCHIPELAGO_TERMINATION_LOG"); path != nullptr && *path != '\0') return path;
+  if (const char* path = std::getenv("ARCHIPELAGO_TERMINATION_LOG");
+      path != nullptr && *path != '\0')
+    return path;
   constexpr const char* kDefault = "/dev/termination-log";
   return ::access(kDefault, W_OK) == 0 ? kDefault : "";
 }
@@ -237,7 +258,8 @@ void write_termination(const std::string& path, const std::string& message) {
   std::ofstream(path, std::ios::trunc) << message.substr(0, kMax);
 }
 
-ExitCode run_daemon(const Flags& flags, const DaemonHooks& hooks, const std::stop_token& stop, const Logger& log) {
+ExitCode run_daemon(const Flags& flags, const DaemonHooks& hooks, const std::stop_token& stop,
+                    const Logger& log) {
   std::string why;
   ExitCode code = ExitCode::kInternal;
   auto setup = set_up(flags, hooks);

@@ -10,12 +10,14 @@
 namespace archipelago::learner {
 
 std::string layout_body(const diloco::Layout& layout, const std::string& config_json) {
-  const nlohmann::json body = {{"layout", layout.to_text()}, {"assets", {{"config.json", config_json}}}};
+  const nlohmann::json body = {{"layout", layout.to_text()},
+                               {"assets", {{"config.json", config_json}}}};
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 Duration Exchange::Backoff::next() {
-  return backoff_delay({.base = seconds(0.1), .max = seconds(3), .factor = 2.0, .jitter = 0.3}, failures++, rng);
+  return backoff_delay({.base = seconds(0.1), .max = seconds(1), .factor = 2.0, .jitter = 0.3},
+                       failures++, rng);
 }
 
 Exchange::Exchange(ExchangeOptions options, const FragmentMap& fragments, Hub& hub, Logger log)
@@ -42,7 +44,8 @@ std::unique_ptr<http::Client> Exchange::make_client(Duration io_timeout) const {
   client.headers = {{"X-Archipelago-Unit", who.unit},
                     {"X-Archipelago-Incarnation", std::to_string(who.incarnation.value)},
                     {"X-Archipelago-Session", who.session}};
-  if (!options_.credential.empty()) client.headers.emplace_back("X-Archipelago-Credential", options_.credential);
+  if (!options_.credential.empty())
+    client.headers.emplace_back("X-Archipelago-Credential", options_.credential);
   return std::make_unique<http::Client>(std::move(client));
 }
 
@@ -58,7 +61,8 @@ void Exchange::stop(bool say_leave) {
   if (stopped_) return;
   stopped_ = true;
   for (auto& thread : threads_) thread.request_stop();
-  for (auto* client : {&poll_client_, &report_client_, &upload_client_, &fetch_client_, &relay_client_})
+  for (auto* client :
+       {&poll_client_, &report_client_, &upload_client_, &fetch_client_, &relay_client_})
     (*client)->cancel();
   threads_.clear();
   if (!say_leave || !greeted_) return;
@@ -67,7 +71,8 @@ void Exchange::stop(bool say_leave) {
   client.connect_timeout = seconds(1);
   client.io_timeout = seconds(1);
   client.total_timeout = seconds(2);
-  if (!options_.credential.empty()) client.headers.emplace_back("X-Archipelago-Credential", options_.credential);
+  if (!options_.credential.empty())
+    client.headers.emplace_back("X-Archipelago-Credential", options_.credential);
   http::Client leaving(std::move(client));
   const auto reply = leaving.request("POST", "/v1/leave", wire::encode(options_.hello.who));
   log_.info("left the run", {{"told_outer_optimizer", reply.has_value() && reply->ok()}});
@@ -85,14 +90,16 @@ bool Exchange::fatal(const Error& error, bool at_hello) {
   const bool refused = error.kind == ErrorKind::kRefused || error.kind == ErrorKind::kInvalid ||
                        error.kind == ErrorKind::kUnsupported || error.kind == ErrorKind::kTooLarge;
   if (at_hello && refused) {
-    hub_.end(ExitCode::kConfigRefused, "the outer optimizer refused this learner: " + error.message);
+    hub_.end(ExitCode::kConfigRefused,
+             "the outer optimizer refused this learner: " + error.message);
     return true;
   }
   return false;
 }
 
 void Exchange::adopt(const diloco::ProgressReply& reply) {
-  heartbeat_ = std::clamp(std::isfinite(reply.heartbeat_seconds) ? reply.heartbeat_seconds : 1.0, 0.01, 10.0);
+  heartbeat_ = std::clamp(std::isfinite(reply.heartbeat_seconds) ? reply.heartbeat_seconds : 1.0,
+                          0.01, 10.0);
   news_ = reply.news;
   const bool seed = hub_.with_core([&](diloco::LearnerCore& core) {
     core.on_reply(reply, clock_.now());
@@ -103,7 +110,8 @@ void Exchange::adopt(const diloco::ProgressReply& reply) {
 }
 
 Status Exchange::put_layout() {
-  auto reply = poll_client_->request("PUT", "/v1/layout/" + options_.hello.layout_digest, options_.layout_body);
+  auto reply = poll_client_->request("PUT", "/v1/layout/" + options_.hello.layout_digest,
+                                     options_.layout_body);
   if (!reply) return fail(reply.error());
   if (!reply->ok()) return fail(http::error_of(*reply, "PUT /v1/layout"));
   return {};
@@ -117,8 +125,8 @@ Status Exchange::say_hello() {
     diloco::HelloReply hello;
     ARCH_TRY(hello, wire::parse_hello_reply(reply->body));
     if (!options_.run_id.empty() && hello.run_id != options_.run_id)
-      return fail(ErrorKind::kRefused, "the outer optimizer serves run " + hello.run_id + ", this learner belongs to " +
-                                           options_.run_id);
+      return fail(ErrorKind::kRefused, "the outer optimizer serves run " + hello.run_id +
+                                           ", this learner belongs to " + options_.run_id);
     ARCH_TRY(run_bytes_, wire::run_id_bytes(hello.run_id));
     if (hello.layout_needed) {
       ARCH_TRY_VOID(put_layout());
@@ -132,7 +140,8 @@ Status Exchange::say_hello() {
 }
 
 Status Exchange::send_progress(http::Client& client, bool at_once) {
-  auto report = hub_.look([&](const diloco::LearnerCore& core) { return core.report(clock_.now()); });
+  auto report =
+      hub_.look([&](const diloco::LearnerCore& core) { return core.report(clock_.now()); });
   if (at_once) report.news = -1;
   auto reply = client.request("POST", "/v1/progress", wire::encode(report));
   if (!reply) return fail(reply.error());
@@ -158,8 +167,9 @@ void Exchange::poll(const std::stop_token& stop) {
       backoff.failures = 0;
       hub_.set_connected(true);
       // A reply that was neither held nor new: don't spin.
-      const double pause = std::clamp(hub_.look([](const auto& core) { return core.step_seconds(); }) / 4, 0.02,
-                                      std::min(1.0, heartbeat_.load()));
+      const double pause =
+          std::clamp(hub_.look([](const auto& core) { return core.step_seconds(); }) / 4, 0.02,
+                     std::min(1.0, heartbeat_.load()));
       const Duration took = clock_.now() - begin;
       if (news_ == news && took < seconds(pause)) sleep(stop, seconds(pause) - took);
       continue;
@@ -167,7 +177,8 @@ void Exchange::poll(const std::stop_token& stop) {
     hub_.set_connected(false);
     if (fatal(done.error(), hello)) return;
     if (done.error().kind == ErrorKind::kNotFound) greeted = false;  // it lost us: hello again
-    if (backoff.failures == 0) log_.warn("outer optimizer does not answer", {{"error", done.error().describe()}});
+    if (backoff.failures == 0)
+      log_.warn("outer optimizer does not answer", {{"error", done.error().describe()}});
     sleep(stop, backoff.next());
   }
 }
@@ -208,10 +219,12 @@ void Exchange::fetch(const std::stop_token& stop) {
       continue;
     }
     ++counters_.fetches_failed;
-    hub_.with_core([&](diloco::LearnerCore& core) { core.fetch_failed(order->fragment, lost_base); });
+    hub_.with_core(
+        [&](diloco::LearnerCore& core) { core.fetch_failed(order->fragment, lost_base); });
     if (stop.stop_requested() || fatal(done.error(), false)) return;
     if (backoff.failures == 0)
-      log_.warn("fragment not fetched", {{"fragment", order->fragment}, {"error", done.error().describe()}});
+      log_.warn("fragment not fetched",
+                {{"fragment", order->fragment}, {"error", done.error().describe()}});
     sleep(stop, backoff.next());
   }
 }

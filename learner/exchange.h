@@ -1,6 +1,7 @@
 #pragma once
-// The learner's side of the network (protocol.md §2-§6, §11): five small threads around Hub, each with an HTTP client of
-// its own, because a client serialises its requests: a held progress reply must not delay a report, an upload not a fetch.
+// The learner's side of the network (protocol.md §2-§6, §11): five small threads around Hub, each
+// with an HTTP client of its own, because a client serialises its requests: a held progress reply
+// must not delay a report, an upload not a fetch.
 //
 //   poll    hello; POST progress that the outer optimizer may hold until there is news
 //   report  POST progress at once whenever the core has something new to say
@@ -30,12 +31,12 @@ namespace archipelago::learner {
 
 struct ExchangeOptions {
   http::Endpoint outer;
-  std::string credential;            // X-Archipelago-Credential; empty: none
-  std::string run_id;                // must be that of the hello's answer; empty: taken from it
+  std::string credential;  // X-Archipelago-Credential; empty: none
+  std::string run_id;      // must be that of the hello's answer; empty: taken from it
   diloco::HelloRequest hello;
   codec::Codec uplink = codec::Codec::kInt4;
   std::string layout_text;
-  std::string layout_body;           // of PUT /v1/layout/{digest}
+  std::string layout_body;  // of PUT /v1/layout/{digest}
   config::Precision recovery_precision = config::Precision::kBf16;
 };
 
@@ -79,9 +80,11 @@ class Exchange {
   bool fatal(const Error& error, bool at_hello);
 
   [[nodiscard]] wire::FrameHeader header(wire::FrameKind kind, codec::Codec codec) const;
-  void upload_snapshot(const diloco::UploadOrder& order, Backoff& backoff, const std::stop_token& stop);
+  void upload_snapshot(const diloco::UploadOrder& order, Backoff& backoff,
+                       const std::stop_token& stop);
   [[nodiscard]] Result<http::Response> put_frame(http::Client& client, const std::string& path,
-                                                 const wire::FrameHeader& header, std::span<const std::byte> payload);
+                                                 const wire::FrameHeader& header,
+                                                 std::span<const std::byte> payload);
   [[nodiscard]] Status upload_seed(const std::vector<float>& flat);
   [[nodiscard]] Status fetch_fragment(const diloco::FetchOrder& order, bool* lost_base);
   [[nodiscard]] Status adopt_frame(const diloco::FetchOrder& order, const wire::FrameHeader& header,
@@ -96,20 +99,22 @@ class Exchange {
   Logger log_;
   SystemClock clock_;
   ExchangeCounters counters_;
-  wire::Bytes16 run_bytes_{};        // set by the first hello, before any frame is made
+  wire::Bytes16 run_bytes_{};  // set by the first hello, before any frame is made
   wire::Bytes16 session_bytes_{};
   wire::Bytes32 layout_bytes_{};
   std::atomic<bool> greeted_{false};
   std::atomic<bool> hello_again_{false};
   std::atomic<double> heartbeat_{1.0};
-  std::atomic<std::int64_t> news_{-1};     // of the last reply
+  std::atomic<std::int64_t> news_{-1};          // of the last reply
   std::atomic<std::int64_t> seeded_epoch_{-1};  // of the outer optimizer that took our seed
-  std::unique_ptr<http::Client> poll_client_, report_client_, upload_client_, fetch_client_, relay_client_;
+  std::unique_ptr<http::Client> poll_client_, report_client_, upload_client_, fetch_client_,
+      relay_client_;
   std::vector<std::jthread> threads_;
   bool stopped_ = false;
 };
 
-// {"layout": TEXT, "assets": {"config.json": TEXT}}: the body of PUT /v1/layout/{digest} (protocol.md §5).
+// {"layout": TEXT, "assets": {"config.json": TEXT}}: the body of PUT /v1/layout/{digest}
+// (protocol.md §5).
 [[nodiscard]] std::string layout_body(const diloco::Layout& layout, const std::string& config_json);
 
 }  // namespace archipelago::learner

@@ -7,8 +7,10 @@
 namespace archipelago::learner {
 namespace {
 
-constexpr Duration kTransferTimeout = std::chrono::hours(1);  // the io time-out ends a dead link long before
-constexpr Duration kDonorTimeout = std::chrono::seconds(30);  // without a complete state: another donor
+constexpr Duration kTransferTimeout =
+    std::chrono::hours(1);  // the io time-out ends a dead link long before
+constexpr Duration kDonorTimeout =
+    std::chrono::seconds(30);  // without a complete state: another donor
 constexpr std::uint64_t kMaxInnerState = std::uint64_t{1} << 40;
 
 // A frame as one stream of header, payload and trailer without copying the payload.
@@ -17,7 +19,9 @@ class FrameSource {
   FrameSource(const wire::FrameWriter& writer, std::span<const std::byte> payload,
               std::span<const std::byte> trailer)
       : parts_{writer.header_bytes(), payload, trailer} {}
-  [[nodiscard]] std::uint64_t size() const { return parts_[0].size() + parts_[1].size() + parts_[2].size(); }
+  [[nodiscard]] std::uint64_t size() const {
+    return parts_[0].size() + parts_[1].size() + parts_[2].size();
+  }
   [[nodiscard]] std::size_t copy(std::uint64_t offset, std::span<std::byte> into) const {
     std::size_t done = 0;
     std::uint64_t begin = 0;
@@ -52,7 +56,8 @@ wire::FrameHeader Exchange::header(wire::FrameKind kind, codec::Codec codec) con
 }
 
 Result<http::Response> Exchange::put_frame(http::Client& client, const std::string& path,
-                                           const wire::FrameHeader& head, std::span<const std::byte> payload) {
+                                           const wire::FrameHeader& head,
+                                           std::span<const std::byte> payload) {
   auto writer = wire::FrameWriter::create(head);
   if (!writer) return fail(writer.error());
   ARCH_TRY_VOID(writer->add_payload(payload));
@@ -61,24 +66,29 @@ Result<http::Response> Exchange::put_frame(http::Client& client, const std::stri
   const FrameSource source(*writer, payload, *trailer);
   auto reply = client.put_stream(
       path, {}, source.size(),
-      [&](std::uint64_t offset, std::span<std::byte> into) -> Result<std::size_t> { return source.copy(offset, into); },
+      [&](std::uint64_t offset, std::span<std::byte> into) -> Result<std::size_t> {
+        return source.copy(offset, into);
+      },
       kTransferTimeout);
   if (reply && reply->ok()) counters_.bytes_up += source.size();
   return reply;
 }
 
-void Exchange::upload_snapshot(const diloco::UploadOrder& order, Backoff& backoff, const std::stop_token& stop) {
+void Exchange::upload_snapshot(const diloco::UploadOrder& order, Backoff& backoff,
+                               const std::stop_token& stop) {
   const auto& snapshot = order.snapshot;
   const auto answer = [&](diloco::UploadOutcome outcome) {
-    hub_.with_core(
-        [&](diloco::LearnerCore& core) { core.upload_result(snapshot.t, snapshot.attempt, outcome); });
+    hub_.with_core([&](diloco::LearnerCore& core) {
+      core.upload_result(snapshot.t, snapshot.attempt, outcome);
+    });
   };
   const FragmentView& view = fragments_[snapshot.fragment];
   std::vector<std::byte> payload;
-  if (const Status encoded =
-          encode_fragment(view, options_.uplink, hub_.buffer(snapshot.buffer, view.total), &payload);
+  if (const Status encoded = encode_fragment(view, options_.uplink,
+                                             hub_.buffer(snapshot.buffer, view.total), &payload);
       !encoded) {
-    log_.error("snapshot refused by the codec", {{"fragment", snapshot.fragment}, {"error", encoded.error().describe()}});
+    log_.error("snapshot refused by the codec",
+               {{"fragment", snapshot.fragment}, {"error", encoded.error().describe()}});
     return answer(diloco::UploadOutcome::kRefused);
   }
   wire::FrameHeader head = header(wire::FrameKind::kUpload, options_.uplink);
@@ -89,9 +99,11 @@ void Exchange::upload_snapshot(const diloco::UploadOrder& order, Backoff& backof
   head.steps = order.info.counters.steps;
   head.tokens = order.info.counters.tokens;
   head.local_step = order.info.local_step;
-  for (const auto& position : order.info.consumed) head.consumed.push_back({position.block, 0, position.upto});
+  for (const auto& position : order.info.consumed)
+    head.consumed.push_back({position.block, 0, position.upto});
   head.payload_bytes = payload.size();
-  auto reply = put_frame(*upload_client_, "/v1/rounds/" + std::to_string(snapshot.t.value) + "/upload", head, payload);
+  auto reply = put_frame(
+      *upload_client_, "/v1/rounds/" + std::to_string(snapshot.t.value) + "/upload", head, payload);
   if (reply && reply->ok()) {
     ++counters_.uploads;
     backoff.failures = 0;
@@ -100,8 +112,9 @@ void Exchange::upload_snapshot(const diloco::UploadOrder& order, Backoff& backof
   ++counters_.uploads_failed;
   const Error error = reply ? http::error_of(*reply, "PUT upload") : reply.error();
   if (error.kind == ErrorKind::kConflict) return answer(diloco::UploadOutcome::kStale);
-  if (error.kind == ErrorKind::kRefused || error.kind == ErrorKind::kInvalid || error.kind == ErrorKind::kTooLarge ||
-      error.kind == ErrorKind::kUnsupported || error.kind == ErrorKind::kCorrupt) {
+  if (error.kind == ErrorKind::kRefused || error.kind == ErrorKind::kInvalid ||
+      error.kind == ErrorKind::kTooLarge || error.kind == ErrorKind::kUnsupported ||
+      error.kind == ErrorKind::kCorrupt) {
     log_.error("upload refused", {{"global_step", snapshot.t.value}, {"error", error.describe()}});
     return answer(diloco::UploadOutcome::kRefused);
   }
@@ -109,7 +122,8 @@ void Exchange::upload_snapshot(const diloco::UploadOrder& order, Backoff& backof
   if (stop.stop_requested() || fatal(error, false)) return;
   if (error.kind == ErrorKind::kNotFound) hello_again_ = true;
   if (backoff.failures == 0)
-    log_.warn("upload not answered", {{"global_step", snapshot.t.value}, {"error", error.describe()}});
+    log_.warn("upload not answered",
+              {{"global_step", snapshot.t.value}, {"error", error.describe()}});
   sleep(stop, backoff.next());
 }
 
@@ -130,7 +144,8 @@ Status Exchange::upload_seed(const std::vector<float>& flat) {
     head.payload_bytes = payload.size();
     auto reply = put_frame(*upload_client_, "/v1/rounds/0/upload", head, payload);
     if (!reply) return fail(reply.error());
-    if (!reply->ok()) return fail(http::error_of(*reply, "PUT seed of fragment " + std::to_string(p)));
+    if (!reply->ok())
+      return fail(http::error_of(*reply, "PUT seed of fragment " + std::to_string(p)));
   }
   return {};
 }
@@ -150,8 +165,9 @@ Status Exchange::fetch_fragment(const diloco::FetchOrder& order, bool* lost_base
         return {};
       });
   auto reply = fetch_client_->get_stream(
-      "/v1/fragments/" + std::to_string(order.fragment) + "?have=" + std::to_string(order.have.value), {},
-      limit + wire::kMaxHeaderBytes + wire::kChecksumBytes,
+      "/v1/fragments/" + std::to_string(order.fragment) +
+          "?have=" + std::to_string(order.have.value),
+      {}, limit + wire::kMaxHeaderBytes + wire::kChecksumBytes,
       [&](std::span<const std::byte> piece) {
         counters_.bytes_down += piece.size();
         return reader.feed(piece);
@@ -162,7 +178,8 @@ Status Exchange::fetch_fragment(const diloco::FetchOrder& order, bool* lost_base
     *lost_base = reply->status == 409;
     return fail(http::error_of(*reply, "GET fragment " + std::to_string(order.fragment)));
   }
-  // Nothing newer: asked too early, or the reply that named the version was of an older outer optimizer.
+  // Nothing newer: asked too early, or the reply that named the version was of an older outer
+  // optimizer.
   if (reply->status == 204) return fail(ErrorKind::kUnavailable, "no newer version yet");
   ARCH_TRY_VOID(reader.finish());
   return adopt_frame(order, *reader.header(), payload, lost_base);
@@ -171,8 +188,8 @@ Status Exchange::fetch_fragment(const diloco::FetchOrder& order, bool* lost_base
 Status Exchange::adopt_frame(const diloco::FetchOrder& order, const wire::FrameHeader& head,
                              std::span<const std::byte> payload, bool* lost_base) {
   const bool delta = head.kind == wire::FrameKind::kDelta;
-  if (head.run_id != run_bytes_ || head.layout_digest != layout_bytes_ || head.fragment != order.fragment ||
-      (!delta && head.kind != wire::FrameKind::kKeyframe))
+  if (head.run_id != run_bytes_ || head.layout_digest != layout_bytes_ ||
+      head.fragment != order.fragment || (!delta && head.kind != wire::FrameKind::kKeyframe))
     return fail(ErrorKind::kCorrupt, "frame is of another run, layout, fragment or kind");
   const FragmentView& view = fragments_[order.fragment];
   std::shared_ptr<std::vector<float>> values;
@@ -180,7 +197,8 @@ Status Exchange::adopt_frame(const diloco::FetchOrder& order, const wire::FrameH
     const Base base = hub_.bases().get(order.fragment, head.base);
     if (base == nullptr) {
       *lost_base = true;
-      return fail(ErrorKind::kConflict, "delta to version " + std::to_string(head.base.value) + ", which is not held");
+      return fail(ErrorKind::kConflict,
+                  "delta to version " + std::to_string(head.base.value) + ", which is not held");
     }
     values = std::make_shared<std::vector<float>>(*base);
   } else {
@@ -205,7 +223,8 @@ Status Exchange::fetch_inner_state(const diloco::RecoveryTask& task) {
       });
   const std::uint64_t limit = 64 + 8 * static_cast<std::uint64_t>(fragments_.elements());
   auto reply = relay_client_->get_stream(
-      "/v1/recovery/" + http::url_encode(task.id), {}, limit + wire::kMaxHeaderBytes + wire::kChecksumBytes,
+      "/v1/recovery/" + http::url_encode(task.id), {},
+      limit + wire::kMaxHeaderBytes + wire::kChecksumBytes,
       [&](std::span<const std::byte> piece) {
         counters_.bytes_down += piece.size();
         return reader.feed(piece);
@@ -215,30 +234,35 @@ Status Exchange::fetch_inner_state(const diloco::RecoveryTask& task) {
   if (!reply->ok()) return fail(http::error_of(*reply, "GET inner state from " + task.peer));
   ARCH_TRY_VOID(reader.finish());
   const auto& head = *reader.header();
-  if (head.kind != wire::FrameKind::kInnerState || head.run_id != run_bytes_ || head.layout_digest != layout_bytes_)
+  if (head.kind != wire::FrameKind::kInnerState || head.run_id != run_bytes_ ||
+      head.layout_digest != layout_bytes_)
     return fail(ErrorKind::kCorrupt, "inner state is of another run, layout or kind");
-  log_.info("inner state received",
-            {{"donor", head.unit}, {"donor_incarnation", head.incarnation.value}, {"bytes", state.size()}});
+  log_.info("inner state received", {{"donor", head.unit},
+                                     {"donor_incarnation", head.incarnation.value},
+                                     {"bytes", state.size()}});
   hub_.deliver_inner_state(task.id, std::move(state));
   return {};
 }
 
 void Exchange::donate(const Donation& donation) {
   const bool half = options_.recovery_precision == config::Precision::kBf16;
-  wire::FrameHeader head = header(wire::FrameKind::kInnerState, half ? codec::Codec::kBf16 : codec::Codec::kFp32);
+  wire::FrameHeader head =
+      header(wire::FrameKind::kInnerState, half ? codec::Codec::kBf16 : codec::Codec::kFp32);
   head.fragment = -1;
   head.local_step = hub_.look([](const diloco::LearnerCore& core) { return core.local_step(); });
   head.payload_bytes = donation.state.size();
-  const auto reply = put_frame(*relay_client_, "/v1/recovery/" + http::url_encode(donation.id), head, donation.state);
-  log_.info("inner state donated", {{"relay", donation.id},
-                                    {"bytes", donation.state.size()},
-                                    {"result", !reply        ? reply.error().describe()
-                                               : reply->ok() ? "sent"
-                                                             : http::error_of(*reply, "PUT").describe()}});
+  const auto reply = put_frame(*relay_client_, "/v1/recovery/" + http::url_encode(donation.id),
+                               head, donation.state);
+  log_.info("inner state donated",
+            {{"relay", donation.id},
+             {"bytes", donation.state.size()},
+             {"result", !reply        ? reply.error().describe()
+                        : reply->ok() ? "sent"
+                                      : http::error_of(*reply, "PUT").describe()}});
 }
 
 void Exchange::relay(const std::stop_token& stop) {
-  std::string received;    // id of the last relay that was fetched or given up
+  std::string received;  // id of the last relay that was fetched or given up
   std::string trying;
   TimePoint give_up{};
   while (!stop.stop_requested() && !hub_.ended()) {
@@ -247,7 +271,8 @@ void Exchange::relay(const std::stop_token& stop) {
       continue;
     }
     const std::int64_t seen = hub_.generation();
-    const auto task = hub_.look([](const diloco::LearnerCore& core) { return core.recover_task(); });
+    const auto task =
+        hub_.look([](const diloco::LearnerCore& core) { return core.recover_task(); });
     if (!task || task->id == received || !greeted_) {
       if (!hub_.has_donation()) hub_.wait_change(stop, seen, seconds(1));
       continue;
@@ -265,7 +290,8 @@ void Exchange::relay(const std::stop_token& stop) {
     }
     received = task->id;
     if (done) continue;
-    log_.warn("inner state not received", {{"relay", task->id}, {"error", done.error().describe()}});
+    log_.warn("inner state not received",
+              {{"relay", task->id}, {"error", done.error().describe()}});
     hub_.with_core([&](diloco::LearnerCore& core) { core.recovery_failed(task->id); });
   }
 }

@@ -64,15 +64,18 @@ Result<StepResult> FakeTrainer::step(std::span<const std::int32_t> tokens, doubl
   return result;
 }
 
-Result<EvalResult> FakeTrainer::evaluate(std::span<const float> weights, std::span<const std::int32_t> tokens) {
+Result<EvalResult> FakeTrainer::evaluate(std::span<const float> weights,
+                                         std::span<const std::int32_t> tokens) {
   EvalResult result;
-  result.loss = loss_of(weights.empty() ? std::span<const float>(state_.weights().span()) : weights);
-  result.tokens = static_cast<std::int64_t>(tokens.size()) / (options_.context_length + 1) * options_.context_length;
+  result.loss =
+      loss_of(weights.empty() ? std::span<const float>(state_.weights().span()) : weights);
+  result.tokens = static_cast<std::int64_t>(tokens.size()) / (options_.context_length + 1) *
+                  options_.context_length;
   return result;
 }
 
-Result<std::vector<std::int32_t>> FakeTrainer::sample(std::span<const std::int32_t> prompt, std::int64_t n, double,
-                                                      std::uint64_t) {
+Result<std::vector<std::int32_t>> FakeTrainer::sample(std::span<const std::int32_t> prompt,
+                                                      std::int64_t n, double, std::uint64_t) {
   if (prompt.empty()) return fail(ErrorKind::kInvalid, "sample: the prompt is empty");
   return std::vector<std::int32_t>(static_cast<std::size_t>(n), prompt.back());
 }

@@ -1,6 +1,7 @@
 #pragma once
-// A Trainer without libtorch: the loss is half the mean squared distance of the parameters from a fixed target plus a
-// little noise from the batch. It really descends, with the same AdamW, so whole runs can be tested in milliseconds.
+// A Trainer without libtorch: the loss is half the mean squared distance of the parameters from a
+// fixed target plus a little noise from the batch. It really descends, with the same AdamW, so
+// whole runs can be tested in milliseconds.
 #include <cstdint>
 #include <vector>
 
@@ -21,12 +22,19 @@ struct FakeTrainerOptions {
 class FakeTrainer final : public Trainer {
  public:
   explicit FakeTrainer(FakeTrainerOptions options);
-  [[nodiscard]] const std::vector<TensorShape>& tensors() const override { return state_.tensors(); }
+  [[nodiscard]] const std::vector<TensorShape>& tensors() const override {
+    return state_.tensors();
+  }
   [[nodiscard]] std::int64_t context_length() const override { return options_.context_length; }
   void initialise(std::uint64_t seed) override { state_.initialise(seed); }
-  [[nodiscard]] Result<StepResult> step(std::span<const std::int32_t> tokens, double learning_rate) override;
-  void read(std::span<const std::int32_t> indices, std::span<float> out) const override { state_.read(indices, out); }
-  void write(std::span<const std::int32_t> indices, std::span<const float> in) override { state_.write(indices, in); }
+  [[nodiscard]] Result<StepResult> step(std::span<const std::int32_t> tokens,
+                                        double learning_rate) override;
+  void read(std::span<const std::int32_t> indices, std::span<float> out) const override {
+    state_.read(indices, out);
+  }
+  void write(std::span<const std::int32_t> indices, std::span<const float> in) override {
+    state_.write(indices, in);
+  }
   [[nodiscard]] Result<EvalResult> evaluate(std::span<const float> weights,
                                             std::span<const std::int32_t> tokens) override;
   [[nodiscard]] std::vector<std::byte> inner_state(config::Precision precision) const override {
@@ -35,8 +43,9 @@ class FakeTrainer final : public Trainer {
   [[nodiscard]] Status restore_inner_state(std::span<const std::byte> bytes) override {
     return state_.restore_inner_state(bytes);
   }
-  [[nodiscard]] Result<std::vector<std::int32_t>> sample(std::span<const std::int32_t> prompt, std::int64_t n,
-                                                         double temperature, std::uint64_t seed) override;
+  [[nodiscard]] Result<std::vector<std::int32_t>> sample(std::span<const std::int32_t> prompt,
+                                                         std::int64_t n, double temperature,
+                                                         std::uint64_t seed) override;
   [[nodiscard]] const FlatState& state() const { return state_; }
 
  private:

@@ -1,12 +1,11 @@
 #include "learner/flat_state.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <xxhash.h>
 
 #include "common/base/check.h"
 #include "learner/kernels.h"
@@ -16,11 +15,13 @@ namespace archipelago::learner {
 namespace {
 
 using config::Precision;
-constexpr std::int64_t kPiece = 1 << 16;  // the unit of splitting: fixed, so that results don't depend on threads
+constexpr std::int64_t kPiece =
+    1 << 16;  // the unit of splitting: fixed, so that results don't depend on threads
 
 std::int64_t pieces(std::int64_t n) { return (n + kPiece - 1) / kPiece; }
 
-// Inner state: this header (little-endian), then mean and square, each `elements` values of the precision.
+// Inner state: this header (little-endian), then mean and square, each `elements` values of the
+// precision.
 struct StateHeader {
   char magic[8] = {'A', 'R', 'C', 'H', 'I', 'N', 'N', 'R'};
   std::uint32_t version = 1;
@@ -31,7 +32,9 @@ struct StateHeader {
 };
 static_assert(sizeof(StateHeader) == 40);
 
-Error bad_state(const std::string& what) { return Error{ErrorKind::kCorrupt, "inner state: " + what}; }
+Error bad_state(const std::string& what) {
+  return Error{ErrorKind::kCorrupt, "inner state: " + what};
+}
 
 }  // namespace
 
@@ -44,7 +47,9 @@ FloatBuffer::FloatBuffer(std::int64_t n) : size_(static_cast<std::size_t>(n)) {
 
 void FloatBuffer::Free::operator()(float* p) const { std::free(p); }
 
-void serially(std::int64_t n, const std::function<void(std::int64_t, std::int64_t)>& body) { body(0, n); }
+void serially(std::int64_t n, const std::function<void(std::int64_t, std::int64_t)>& body) {
+  body(0, n);
+}
 
 FlatState::FlatState(std::vector<TensorShape> tensors, AdamWSettings settings)
     : tensors_(std::move(tensors)),
@@ -57,7 +62,8 @@ FlatState::FlatState(std::vector<TensorShape> tensors, AdamWSettings settings)
 
 void FlatState::initialise(std::uint64_t seed) {
   for (std::size_t i = 0; i < tensors_.size(); ++i)
-    learner::initialise(tensors_[i], seed, static_cast<std::int64_t>(i), weights_.data() + tensors_[i].offset);
+    learner::initialise(tensors_[i], seed, static_cast<std::int64_t>(i),
+                        weights_.data() + tensors_[i].offset);
   reset_inner_state();
 }
 
@@ -66,7 +72,8 @@ void FlatState::read(std::span<const std::int32_t> indices, std::span<float> out
   for (const std::int32_t index : indices) {
     const TensorShape& tensor = tensors_.at(static_cast<std::size_t>(index));
     const auto n = static_cast<std::size_t>(tensor.elements);
-    ARCH_CHECK(at + n <= out.size(), << "buffer of " << out.size() << " too small for " << tensor.name);
+    ARCH_CHECK(at + n <= out.size(),
+               << "buffer of " << out.size() << " too small for " << tensor.name);
     std::memcpy(out.data() + at, weights_.data() + tensor.offset, n * sizeof(float));
     at += n;
   }
@@ -78,7 +85,8 @@ void FlatState::write(std::span<const std::int32_t> indices, std::span<const flo
   for (const std::int32_t index : indices) {
     const TensorShape& tensor = tensors_.at(static_cast<std::size_t>(index));
     const auto n = static_cast<std::size_t>(tensor.elements);
-    ARCH_CHECK(at + n <= in.size(), << "buffer of " << in.size() << " too small for " << tensor.name);
+    ARCH_CHECK(at + n <= in.size(),
+               << "buffer of " << in.size() << " too small for " << tensor.name);
     std::memcpy(weights_.data() + tensor.offset, in.data() + at, n * sizeof(float));
     at += n;
   }
@@ -90,8 +98,8 @@ FlatState::Applied FlatState::apply(double learning_rate, double scale, const Pa
   const float* gradients = gradients_.data();
   parallel(pieces(size_), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t piece = begin; piece < end; ++piece)
-      sums[static_cast<std::size_t>(piece)] =
-          kernels::sum_of_squares(gradients + piece * kPiece, std::min(kPiece, size_ - piece * kPiece));
+      sums[static_cast<std::size_t>(piece)] = kernels::sum_of_squares(
+          gradients + piece * kPiece, std::min(kPiece, size_ - piece * kPiece));
   });
   double sum = 0;
   for (const double value : sums) sum += value;
@@ -104,14 +112,17 @@ FlatState::Applied FlatState::apply(double learning_rate, double scale, const Pa
   ++steps_;
   kernels::AdamW sweep{};
   // The same rule as PyTorch's clip_grad_norm_: scale by clip / (norm + 1e-6) when that is below 1.
-  const double shrink = settings_.clip > 0 ? std::min(1.0, settings_.clip / (applied.gradient_norm + 1e-6)) : 1.0;
+  const double shrink =
+      settings_.clip > 0 ? std::min(1.0, settings_.clip / (applied.gradient_norm + 1e-6)) : 1.0;
   sweep.lr = static_cast<float>(learning_rate);
   sweep.beta1 = static_cast<float>(settings_.beta1);
   sweep.beta2 = static_cast<float>(settings_.beta2);
   sweep.eps = static_cast<float>(settings_.eps);
   sweep.grad_scale = static_cast<float>(scale * shrink);
-  sweep.correction1 = static_cast<float>(1.0 - std::pow(settings_.beta1, static_cast<double>(steps_)));
-  sweep.correction2 = static_cast<float>(1.0 - std::pow(settings_.beta2, static_cast<double>(steps_)));
+  sweep.correction1 =
+      static_cast<float>(1.0 - std::pow(settings_.beta1, static_cast<double>(steps_)));
+  sweep.correction2 =
+      static_cast<float>(1.0 - std::pow(settings_.beta2, static_cast<double>(steps_)));
   parallel(pieces(size_), [&](std::int64_t begin, std::int64_t end) {
     kernels::AdamW mine = sweep;
     const std::int64_t first = begin * kPiece;
@@ -121,8 +132,8 @@ FlatState::Applied FlatState::apply(double learning_rate, double scale, const Pa
       const std::int64_t upto = std::min(last, tensor.offset + tensor.elements);
       if (from >= upto) continue;
       mine.decay = tensor.decays ? static_cast<float>(settings_.weight_decay) : 0.0F;
-      kernels::adamw(mine, weights_.data() + from, gradients + from, mean_.data() + from, square_.data() + from,
-                     upto - from);
+      kernels::adamw(mine, weights_.data() + from, gradients + from, mean_.data() + from,
+                     square_.data() + from, upto - from);
     }
   });
   return applied;
@@ -154,14 +165,18 @@ Status FlatState::restore_inner_state(std::span<const std::byte> bytes) {
   const StateHeader expected;
   if (bytes.size() < sizeof header) return fail(bad_state("shorter than its header"));
   std::memcpy(&header, bytes.data(), sizeof header);
-  if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0) return fail(bad_state("no such magic"));
+  if (std::memcmp(header.magic, expected.magic, sizeof header.magic) != 0)
+    return fail(bad_state("no such magic"));
   if (header.version != expected.version || (header.item_bytes != 2 && header.item_bytes != 4))
     return fail(bad_state("version or precision unknown"));
   if (header.elements != size_)
-    return fail(bad_state("has " + std::to_string(header.elements) + " elements, the model " + std::to_string(size_)));
+    return fail(bad_state("has " + std::to_string(header.elements) + " elements, the model " +
+                          std::to_string(size_)));
   const auto half = static_cast<std::size_t>(size_) * header.item_bytes;
-  if (header.steps < 0 || bytes.size() != sizeof header + 2 * half) return fail(bad_state("size or step count wrong"));
-  if (XXH3_64bits(bytes.data() + sizeof header, 2 * half) != header.checksum) return fail(bad_state("checksum differs"));
+  if (header.steps < 0 || bytes.size() != sizeof header + 2 * half)
+    return fail(bad_state("size or step count wrong"));
+  if (XXH3_64bits(bytes.data() + sizeof header, 2 * half) != header.checksum)
+    return fail(bad_state("checksum differs"));
   const std::byte* at = bytes.data() + sizeof header;
   for (FloatBuffer* buffer : {&mean_, &square_}) {
     if (header.item_bytes == 2) {

@@ -1,6 +1,7 @@
 #pragma once
-// Parameters, gradients and AdamW's moments as four flat fp32 buffers in the order of the tensors. A tensor is a range, so
-// snapshots and overwrites are plain copies, and clipping with AdamW is two sweeps over memory. No libtorch.
+// Parameters, gradients and AdamW's moments as four flat fp32 buffers in the order of the tensors.
+// A tensor is a range, so snapshots and overwrites are plain copies, and clipping with AdamW is two
+// sweeps over memory. No libtorch.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -41,8 +42,10 @@ struct AdamWSettings {
 
 class FlatState {
  public:
-  // Calls body(begin, end) over [0, n), possibly on several threads; the split must not matter to the body.
-  using Parallel = std::function<void(std::int64_t n, const std::function<void(std::int64_t, std::int64_t)>& body)>;
+  // Calls body(begin, end) over [0, n), possibly on several threads; the split must not matter to
+  // the body.
+  using Parallel = std::function<void(std::int64_t n,
+                                      const std::function<void(std::int64_t, std::int64_t)>& body)>;
 
   FlatState(std::vector<TensorShape> tensors, AdamWSettings settings);
 
@@ -61,8 +64,8 @@ class FlatState {
     double gradient_norm = 0;  // of scale x gradient, before clipping
     bool skipped = false;
   };
-  // Clips and applies AdamW with the gradients times `scale` (1/accumulation). A gradient that is not finite changes
-  // nothing. Bit-identical for any number of threads.
+  // Clips and applies AdamW with the gradients times `scale` (1/accumulation). A gradient that is
+  // not finite changes nothing. Bit-identical for any number of threads.
   Applied apply(double learning_rate, double scale, const Parallel& parallel);
 
   [[nodiscard]] std::vector<std::byte> inner_state(config::Precision precision) const;

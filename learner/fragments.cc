@@ -13,7 +13,8 @@ Result<diloco::Layout> layout_of(const std::vector<TensorShape>& tensors) {
     diloco::Tensor one;
     one.name = tensor.name;
     one.shape = tensor.shape;
-    one.merge_class = tensor.embedding ? diloco::MergeClass::kEmbedding : diloco::MergeClass::kOther;
+    one.merge_class =
+        tensor.embedding ? diloco::MergeClass::kEmbedding : diloco::MergeClass::kOther;
     out.push_back(std::move(one));
   }
   return diloco::Layout::create(std::move(out));
@@ -40,30 +41,34 @@ Result<FragmentMap> FragmentMap::create(const diloco::Layout& layout, std::int32
 
 std::size_t payload_size(const FragmentView& view, codec::Codec codec) {
   std::size_t bytes = 0;
-  for (const std::int64_t elements : view.elements) bytes += codec::encoded_size(codec, static_cast<std::size_t>(elements));
+  for (const std::int64_t elements : view.elements)
+    bytes += codec::encoded_size(codec, static_cast<std::size_t>(elements));
   return bytes;
 }
 
 Status encode_fragment(const FragmentView& view, codec::Codec codec, std::span<const float> values,
                        std::vector<std::byte>* out) {
-  ARCH_CHECK(values.size() == static_cast<std::size_t>(view.total), << values.size() << " != " << view.total);
+  ARCH_CHECK(values.size() == static_cast<std::size_t>(view.total),
+             << values.size() << " != " << view.total);
   out->resize(payload_size(view, codec));
   std::size_t at = 0;
   std::size_t byte = 0;
   for (const std::int64_t elements : view.elements) {
     const auto n = static_cast<std::size_t>(elements);
     const std::size_t bytes = codec::encoded_size(codec, n);
-    ARCH_TRY_VOID(codec::encode(codec, values.subspan(at, n), std::span(*out).subspan(byte, bytes)));
+    ARCH_TRY_VOID(
+        codec::encode(codec, values.subspan(at, n), std::span(*out).subspan(byte, bytes)));
     at += n;
     byte += bytes;
   }
   return {};
 }
 
-Status decode_fragment(const FragmentView& view, codec::Codec codec, std::span<const std::byte> payload, bool add,
-                       std::span<float> out) {
+Status decode_fragment(const FragmentView& view, codec::Codec codec,
+                       std::span<const std::byte> payload, bool add, std::span<float> out) {
   if (payload.size() != payload_size(view, codec))
-    return fail(ErrorKind::kCorrupt, "fragment payload has " + std::to_string(payload.size()) + " bytes, expected " +
+    return fail(ErrorKind::kCorrupt, "fragment payload has " + std::to_string(payload.size()) +
+                                         " bytes, expected " +
                                          std::to_string(payload_size(view, codec)));
   std::size_t at = 0;
   std::size_t byte = 0;
@@ -72,7 +77,8 @@ Status decode_fragment(const FragmentView& view, codec::Codec codec, std::span<c
     const std::size_t bytes = codec::encoded_size(codec, n);
     const auto encoded = payload.subspan(byte, bytes);
     if (add) {
-      if (const auto valid = codec::validate_norm2(codec, encoded, n); !valid) return fail(valid.error());
+      if (const auto valid = codec::validate_norm2(codec, encoded, n); !valid)
+        return fail(valid.error());
       codec::decode_accumulate_range(codec, encoded, n, 0, 1.0F, out.subspan(at, n));
     } else {
       ARCH_TRY_VOID(codec::decode(codec, encoded, out.subspan(at, n)));
@@ -86,7 +92,8 @@ Status decode_fragment(const FragmentView& view, codec::Codec codec, std::span<c
 bool BaseBank::put(std::int32_t p, GlobalStep version, Base values) {
   const std::lock_guard lock(mutex_);
   auto& versions = held_.at(static_cast<std::size_t>(p)).versions;
-  const auto at = std::find_if(versions.begin(), versions.end(), [&](const auto& held) { return held.first >= version; });
+  const auto at = std::find_if(versions.begin(), versions.end(),
+                               [&](const auto& held) { return held.first >= version; });
   if (at != versions.end() && at->first == version) return true;  // a repeat
   if (versions.size() >= kMaxVersions) return false;
   versions.emplace(at, version, std::move(values));

@@ -1,5 +1,6 @@
 #pragma once
-// A model cut into fragments, and the published bytes that this learner holds of each (its bases, protocol.md §1).
+// A model cut into fragments, and the published bytes that this learner holds of each (its bases,
+// protocol.md §1).
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -20,7 +21,8 @@ namespace archipelago::learner {
 
 [[nodiscard]] Result<diloco::Layout> layout_of(const std::vector<TensorShape>& tensors);
 
-// One fragment as the trainer and the codecs want it: values of a fragment are its tensors' one after another.
+// One fragment as the trainer and the codecs want it: values of a fragment are its tensors' one
+// after another.
 struct FragmentView {
   std::vector<std::int32_t> tensors;       // indices into Trainer::tensors()
   std::vector<std::int64_t> elements;      // of each tensor
@@ -30,8 +32,11 @@ struct FragmentView {
 
 class FragmentMap {
  public:
-  [[nodiscard]] static Result<FragmentMap> create(const diloco::Layout& layout, std::int32_t fragments);
-  [[nodiscard]] const FragmentView& operator[](std::int32_t p) const { return views_.at(static_cast<std::size_t>(p)); }
+  [[nodiscard]] static Result<FragmentMap> create(const diloco::Layout& layout,
+                                                  std::int32_t fragments);
+  [[nodiscard]] const FragmentView& operator[](std::int32_t p) const {
+    return views_.at(static_cast<std::size_t>(p));
+  }
   [[nodiscard]] std::int32_t count() const { return static_cast<std::int32_t>(views_.size()); }
   [[nodiscard]] std::int64_t largest() const { return largest_; }
   [[nodiscard]] std::int64_t elements() const { return elements_; }
@@ -44,17 +49,18 @@ class FragmentMap {
 
 [[nodiscard]] std::size_t payload_size(const FragmentView& view, codec::Codec codec);
 // Blocks of the codec restart at each tensor. kRefused: non-finite.
-[[nodiscard]] Status encode_fragment(const FragmentView& view, codec::Codec codec, std::span<const float> values,
-                                     std::vector<std::byte>* out);
-// out = decoded (keyframe), or += decoded (delta): the very additions that the outer optimizer made, so all learners hold
-// its bits. On an error `out` is unspecified.
-[[nodiscard]] Status decode_fragment(const FragmentView& view, codec::Codec codec, std::span<const std::byte> payload,
-                                     bool add, std::span<float> out);
+[[nodiscard]] Status encode_fragment(const FragmentView& view, codec::Codec codec,
+                                     std::span<const float> values, std::vector<std::byte>* out);
+// out = decoded (keyframe), or += decoded (delta): the very additions that the outer optimizer
+// made, so all learners hold its bits. On an error `out` is unspecified.
+[[nodiscard]] Status decode_fragment(const FragmentView& view, codec::Codec codec,
+                                     std::span<const std::byte> payload, bool add,
+                                     std::span<float> out);
 
 using Base = std::shared_ptr<const std::vector<float>>;
 
-// Decoded versions of every fragment, from the applied one on. Buffers are immutable once in here. Thread-safe. Bounded by
-// the outer optimizer's history: at most kMaxVersions of a fragment.
+// Decoded versions of every fragment, from the applied one on. Buffers are immutable once in here.
+// Thread-safe. Bounded by the outer optimizer's history: at most kMaxVersions of a fragment.
 class BaseBank {
  public:
   static constexpr std::size_t kMaxVersions = 8;

@@ -16,7 +16,8 @@ void Hub::wake() {
   changed_.notify_all();
 }
 
-bool Hub::wait(const std::stop_token& stop, Duration at_most, const std::function<bool(diloco::LearnerCore&)>& ready) {
+bool Hub::wait(const std::stop_token& stop, Duration at_most,
+               const std::function<bool(diloco::LearnerCore&)>& ready) {
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, stop, clock_.now() + at_most, [&] { return ready(core_); });
 }

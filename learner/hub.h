@@ -1,6 +1,7 @@
 #pragma once
-// Where the training thread and the exchange threads meet: LearnerCore under one mutex, the bases, the two host buffers,
-// and small mailboxes. No call waits for the network; the longest holds the mutex for microseconds.
+// Where the training thread and the exchange threads meet: LearnerCore under one mutex, the bases,
+// the two host buffers, and small mailboxes. No call waits for the network; the longest holds the
+// mutex for microseconds.
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +26,7 @@ struct LoopStats {
   std::int64_t skipped = 0;
   double seconds_in_steps = 0;
   double exchange_seconds = 0;
-  double step_seconds = 0;   // of the last step
+  double step_seconds = 0;  // of the last step
   double loss = diloco::kNoValue;
   double gradient_norm = diloco::kNoValue;
   double learning_rate = 0;
@@ -74,8 +75,10 @@ class Hub {
     return body(core_);
   }
 
-  // Blocks until `ready(core)` or the time is up or stop; ready is evaluated under the mutex. False: not ready.
-  bool wait(const std::stop_token& stop, Duration at_most, const std::function<bool(diloco::LearnerCore&)>& ready);
+  // Blocks until `ready(core)` or the time is up or stop; ready is evaluated under the mutex.
+  // False: not ready.
+  bool wait(const std::stop_token& stop, Duration at_most,
+            const std::function<bool(diloco::LearnerCore&)>& ready);
   // Changes whenever anything happened; with wait_change a thread sleeps until then.
   [[nodiscard]] std::int64_t generation() const;
   void wait_change(const std::stop_token& stop, std::int64_t seen, Duration at_most);
@@ -88,15 +91,17 @@ class Hub {
   [[nodiscard]] std::optional<ExitCode> ended() const;
   [[nodiscard]] std::string why() const;
 
-  // The first learner initialises: the exchange asks, the training thread delivers the whole flat buffer once.
+  // The first learner initialises: the exchange asks, the training thread delivers the whole flat
+  // buffer once.
   void request_seed();
   [[nodiscard]] bool seed_requested() const;
   void deliver_seed(std::vector<float> flat);
-  [[nodiscard]] const std::vector<float>* seed_values() const;  // null until delivered; then constant until drop_seed
+  [[nodiscard]] const std::vector<float>* seed_values()
+      const;  // null until delivered; then constant until drop_seed
   void drop_seed();
 
-  void offer_donation(Donation donation);                   // training thread; replaces one not yet sent
-  [[nodiscard]] std::optional<Donation> take_donation();    // exchange
+  void offer_donation(Donation donation);  // training thread; replaces one not yet sent
+  [[nodiscard]] std::optional<Donation> take_donation();  // exchange
   [[nodiscard]] bool has_donation() const;
   void deliver_inner_state(std::string id, std::vector<std::byte> state);  // exchange
   [[nodiscard]] std::optional<Donation> take_inner_state();                // training thread

@@ -4,9 +4,10 @@
 #include <bit>
 #include <cmath>
 
-// Compiled once for each level of x86-64; the loader picks. Sanitizers don't get along with ifuncs, so not there.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
+// Compiled once for each level of x86-64; the loader picks. Sanitizers don't get along with ifuncs,
+// so not there.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define ARCH_CLONES __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
 #else
 #define ARCH_CLONES
@@ -18,7 +19,9 @@ namespace archipelago::learner::kernels {
 namespace {
 
 ARCH_INLINE float load(const float* p) { return *p; }
-ARCH_INLINE float load(const Bf16* p) { return std::bit_cast<float>(static_cast<std::uint32_t>(p->bits) << 16); }
+ARCH_INLINE float load(const Bf16* p) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(p->bits) << 16);
+}
 ARCH_INLINE void store(float* p, float v) { *p = v; }
 ARCH_INLINE void store(Bf16* p, float v) {
   const auto bits = std::bit_cast<std::uint32_t>(v);
@@ -27,12 +30,13 @@ ARCH_INLINE void store(Bf16* p, float v) {
   p->bits = static_cast<std::uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? nan : rounded);
 }
 
-// exp by 2^n · polynomial (Cephes' expf coefficients): relative error below 2e-7 for |x| <= 87, clamped beyond. Written
-// out because calls to expf are not vectorised without -ffast-math.
+// exp by 2^n · polynomial (Cephes' expf coefficients): relative error below 2e-7 for |x| <= 87,
+// clamped beyond. Written out because calls to expf are not vectorised without -ffast-math.
 ARCH_INLINE float exp_fast(float x) {
   x = x < -87.0F ? -87.0F : x;
   x = x > 87.0F ? 87.0F : x;
-  const float shifted = x * 1.44269504F + 12582912.0F;  // 1.5·2^23: the low bits of the sum are the rounded n
+  const float shifted =
+      x * 1.44269504F + 12582912.0F;  // 1.5·2^23: the low bits of the sum are the rounded n
   const float n = shifted - 12582912.0F;
   const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
   float p = 1.9875691500e-4F;
@@ -56,8 +60,9 @@ ARCH_INLINE float total(const float* lanes) {
 }
 
 template <class T>
-ARCH_INLINE void add_rms_norm_impl(const float* h, const T* delta, const float* weight, float eps, std::int64_t rows,
-                                   std::int64_t hidden, float* sum, T* out, float* rstd) {
+ARCH_INLINE void add_rms_norm_impl(const float* h, const T* delta, const float* weight, float eps,
+                                   std::int64_t rows, std::int64_t hidden, float* sum, T* out,
+                                   float* rstd) {
   for (std::int64_t row = 0; row < rows; ++row) {
     const float* hr = h + row * hidden;
     if (delta != nullptr) {
@@ -81,9 +86,10 @@ ARCH_INLINE void add_rms_norm_impl(const float* h, const T* delta, const float* 
 }
 
 template <class T>
-ARCH_INLINE void rms_norm_backward_impl(const float* h, const float* weight, const float* rstd, const T* grad_out,
-                                        const float* grad_residual, std::int64_t rows, std::int64_t hidden,
-                                        float* grad_h, float* weight_grad) {
+ARCH_INLINE void rms_norm_backward_impl(const float* h, const float* weight, const float* rstd,
+                                        const T* grad_out, const float* grad_residual,
+                                        std::int64_t rows, std::int64_t hidden, float* grad_h,
+                                        float* weight_grad) {
   for (std::int64_t row = 0; row < rows; ++row) {
     const float* hr = h + row * hidden;
     const T* gr = grad_out + row * hidden;
@@ -91,14 +97,16 @@ ARCH_INLINE void rms_norm_backward_impl(const float* h, const float* weight, con
     float lanes[kLanes] = {};
     std::int64_t i = 0;
     for (; i + kLanes <= hidden; i += kLanes)
-      for (std::int64_t l = 0; l < kLanes; ++l) lanes[l] += load(gr + i + l) * weight[i + l] * hr[i + l];
+      for (std::int64_t l = 0; l < kLanes; ++l)
+        lanes[l] += load(gr + i + l) * weight[i + l] * hr[i + l];
     for (; i < hidden; ++i) lanes[0] += load(gr + i) * weight[i] * hr[i];
     const float pull = total(lanes) * scale * scale / static_cast<float>(hidden);
     float* out = grad_h + row * hidden;
     if (grad_residual != nullptr) {
       const float* rr = grad_residual + row * hidden;
 #pragma GCC ivdep
-      for (i = 0; i < hidden; ++i) out[i] = rr[i] + scale * (load(gr + i) * weight[i] - hr[i] * pull);
+      for (i = 0; i < hidden; ++i)
+        out[i] = rr[i] + scale * (load(gr + i) * weight[i] - hr[i] * pull);
     } else {
 #pragma GCC ivdep
       for (i = 0; i < hidden; ++i) out[i] = scale * (load(gr + i) * weight[i] - hr[i] * pull);
@@ -109,8 +117,8 @@ ARCH_INLINE void rms_norm_backward_impl(const float* h, const float* weight, con
 }
 
 template <class T>
-ARCH_INLINE void rope_impl(T* x, const RopeShape& shape, const float* cos, const float* sin, float sign,
-                           std::int64_t row_begin, std::int64_t row_end) {
+ARCH_INLINE void rope_impl(T* x, const RopeShape& shape, const float* cos, const float* sin,
+                           float sign, std::int64_t row_begin, std::int64_t row_end) {
   const std::int64_t half = shape.head_size / 2;
   for (std::int64_t row = row_begin; row < row_end; ++row) {
     const float* c = cos + (row % shape.context) * half;
@@ -144,8 +152,8 @@ ARCH_INLINE void swiglu_impl(const T* gate_up, std::int64_t rows, std::int64_t i
 }
 
 template <class T>
-ARCH_INLINE void swiglu_backward_impl(const T* gate_up, const T* grad_out, std::int64_t rows, std::int64_t inner,
-                                      T* grad) {
+ARCH_INLINE void swiglu_backward_impl(const T* gate_up, const T* grad_out, std::int64_t rows,
+                                      std::int64_t inner, T* grad) {
   for (std::int64_t row = 0; row < rows; ++row) {
     const T* gate = gate_up + row * 2 * inner;
     const T* up = gate + inner;
@@ -165,30 +173,36 @@ ARCH_INLINE void swiglu_backward_impl(const T* gate_up, const T* grad_out, std::
 
 }  // namespace
 
-ARCH_CLONES void add_rms_norm(const float* h, const float* delta, const float* weight, float eps, std::int64_t rows,
-                              std::int64_t hidden, float* sum, float* out, float* rstd) {
+ARCH_CLONES void add_rms_norm(const float* h, const float* delta, const float* weight, float eps,
+                              std::int64_t rows, std::int64_t hidden, float* sum, float* out,
+                              float* rstd) {
   add_rms_norm_impl(h, delta, weight, eps, rows, hidden, sum, out, rstd);
 }
-ARCH_CLONES void add_rms_norm(const float* h, const Bf16* delta, const float* weight, float eps, std::int64_t rows,
-                              std::int64_t hidden, float* sum, Bf16* out, float* rstd) {
+ARCH_CLONES void add_rms_norm(const float* h, const Bf16* delta, const float* weight, float eps,
+                              std::int64_t rows, std::int64_t hidden, float* sum, Bf16* out,
+                              float* rstd) {
   add_rms_norm_impl(h, delta, weight, eps, rows, hidden, sum, out, rstd);
 }
-ARCH_CLONES void rms_norm_backward(const float* h, const float* weight, const float* rstd, const float* grad_out,
-                                   const float* grad_residual, std::int64_t rows, std::int64_t hidden, float* grad_h,
+ARCH_CLONES void rms_norm_backward(const float* h, const float* weight, const float* rstd,
+                                   const float* grad_out, const float* grad_residual,
+                                   std::int64_t rows, std::int64_t hidden, float* grad_h,
                                    float* weight_grad) {
-  rms_norm_backward_impl(h, weight, rstd, grad_out, grad_residual, rows, hidden, grad_h, weight_grad);
+  rms_norm_backward_impl(h, weight, rstd, grad_out, grad_residual, rows, hidden, grad_h,
+                         weight_grad);
 }
-ARCH_CLONES void rms_norm_backward(const float* h, const float* weight, const float* rstd, const Bf16* grad_out,
-                                   const float* grad_residual, std::int64_t rows, std::int64_t hidden, float* grad_h,
+ARCH_CLONES void rms_norm_backward(const float* h, const float* weight, const float* rstd,
+                                   const Bf16* grad_out, const float* grad_residual,
+                                   std::int64_t rows, std::int64_t hidden, float* grad_h,
                                    float* weight_grad) {
-  rms_norm_backward_impl(h, weight, rstd, grad_out, grad_residual, rows, hidden, grad_h, weight_grad);
+  rms_norm_backward_impl(h, weight, rstd, grad_out, grad_residual, rows, hidden, grad_h,
+                         weight_grad);
 }
-ARCH_CLONES void rope(float* x, const RopeShape& shape, const float* cos, const float* sin, float sign,
-                      std::int64_t row_begin, std::int64_t row_end) {
+ARCH_CLONES void rope(float* x, const RopeShape& shape, const float* cos, const float* sin,
+                      float sign, std::int64_t row_begin, std::int64_t row_end) {
   rope_impl(x, shape, cos, sin, sign, row_begin, row_end);
 }
-ARCH_CLONES void rope(Bf16* x, const RopeShape& shape, const float* cos, const float* sin, float sign,
-                      std::int64_t row_begin, std::int64_t row_end) {
+ARCH_CLONES void rope(Bf16* x, const RopeShape& shape, const float* cos, const float* sin,
+                      float sign, std::int64_t row_begin, std::int64_t row_end) {
   rope_impl(x, shape, cos, sin, sign, row_begin, row_end);
 }
 ARCH_CLONES void swiglu(const float* gate_up, std::int64_t rows, std::int64_t inner, float* out) {
@@ -197,12 +211,12 @@ ARCH_CLONES void swiglu(const float* gate_up, std::int64_t rows, std::int64_t in
 ARCH_CLONES void swiglu(const Bf16* gate_up, std::int64_t rows, std::int64_t inner, Bf16* out) {
   swiglu_impl(gate_up, rows, inner, out);
 }
-ARCH_CLONES void swiglu_backward(const float* gate_up, const float* grad_out, std::int64_t rows, std::int64_t inner,
-                                 float* grad) {
+ARCH_CLONES void swiglu_backward(const float* gate_up, const float* grad_out, std::int64_t rows,
+                                 std::int64_t inner, float* grad) {
   swiglu_backward_impl(gate_up, grad_out, rows, inner, grad);
 }
-ARCH_CLONES void swiglu_backward(const Bf16* gate_up, const Bf16* grad_out, std::int64_t rows, std::int64_t inner,
-                                 Bf16* grad) {
+ARCH_CLONES void swiglu_backward(const Bf16* gate_up, const Bf16* grad_out, std::int64_t rows,
+                                 std::int64_t inner, Bf16* grad) {
   swiglu_backward_impl(gate_up, grad_out, rows, inner, grad);
 }
 
@@ -214,14 +228,16 @@ ARCH_CLONES double sum_of_squares(const float* x, std::int64_t n) {
     double lanes[kLanes] = {};
     std::int64_t i = begin;
     for (; i + kLanes <= end; i += kLanes)
-      for (std::int64_t l = 0; l < kLanes; ++l) lanes[l] += static_cast<double>(x[i + l]) * static_cast<double>(x[i + l]);
+      for (std::int64_t l = 0; l < kLanes; ++l)
+        lanes[l] += static_cast<double>(x[i + l]) * static_cast<double>(x[i + l]);
     for (; i < end; ++i) lanes[0] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
     for (const double lane : lanes) sum += lane;
   }
   return sum;
 }
 
-ARCH_CLONES void adamw(const AdamW& s, float* w, const float* g, float* m, float* v, std::int64_t n) {
+ARCH_CLONES void adamw(const AdamW& s, float* w, const float* g, float* m, float* v,
+                       std::int64_t n) {
   const float keep = 1.0F - s.lr * s.decay;
   const float step = s.lr / s.correction1;
   const float root = 1.0F / std::sqrt(s.correction2);

@@ -16,7 +16,8 @@ std::vector<TensorShape> llama_shapes(const config::ModelSpec& model) {
   constexpr double kStd = 0.02;
   const double residual_std = kStd / std::sqrt(2.0 * static_cast<double>(model.layers));
   std::int64_t offset = 0;
-  const auto add = [&](const std::string& name, std::vector<std::int64_t> shape, double init_std, bool embedding) {
+  const auto add = [&](const std::string& name, std::vector<std::int64_t> shape, double init_std,
+                       bool embedding) {
     TensorShape tensor;
     tensor.name = name;
     tensor.elements = 1;
@@ -86,20 +87,23 @@ std::string hf_config_json(const config::ModelSpec& model) {
 
 namespace {
 
-Status read_int(const nlohmann::json& config, const char* key, std::int64_t max, std::int64_t* out) {
-  if (!config.contains(key)) return fail(ErrorKind::kInvalid, std::string("config.json lacks ") + key);
+Status read_int(const nlohmann::json& config, const char* key, std::int64_t max,
+                std::int64_t* out) {
+  if (!config.contains(key))
+    return fail(ErrorKind::kInvalid, std::string("config.json lacks ") + key);
   const auto& value = config[key];
-  if (!value.is_number_integer() || value.get<std::int64_t>() < 1 || value.get<std::int64_t>() > max)
-    return fail(ErrorKind::kInvalid, std::string("config.json: ") + key + " is " + value.dump() + ", allowed: 1 to " +
-                                         std::to_string(max));
+  if (!value.is_number_integer() || value.get<std::int64_t>() < 1 ||
+      value.get<std::int64_t>() > max)
+    return fail(ErrorKind::kInvalid, std::string("config.json: ") + key + " is " + value.dump() +
+                                         ", allowed: 1 to " + std::to_string(max));
   *out = value.get<std::int64_t>();
   return {};
 }
 
 Status refuse_other(const nlohmann::json& config, const char* key, const nlohmann::json& only) {
   if (!config.contains(key) || config[key].is_null() || config[key] == only) return {};
-  return fail(ErrorKind::kUnsupported,
-              std::string("config.json: ") + key + " is " + config[key].dump() + ", supported: " + only.dump());
+  return fail(ErrorKind::kUnsupported, std::string("config.json: ") + key + " is " +
+                                           config[key].dump() + ", supported: " + only.dump());
 }
 
 }  // namespace
@@ -125,8 +129,9 @@ Result<config::ModelSpec> parse_hf_config(const std::string& text) {
     ARCH_TRY_VOID(read_int(config, "num_key_value_heads", 1 << 12, &model.kv_heads));
   ARCH_TRY_VOID(read_int(config, "vocab_size", 1 << 24, &model.vocab_size));
   if (model.hidden_size % (2 * model.heads) != 0 || model.heads % model.kv_heads != 0)
-    return fail(ErrorKind::kInvalid, "config.json: hidden_size must be an even multiple of num_attention_heads, and "
-                                     "that a multiple of num_key_value_heads");
+    return fail(ErrorKind::kInvalid,
+                "config.json: hidden_size must be an even multiple of num_attention_heads, and "
+                "that a multiple of num_key_value_heads");
   const auto tie = config.find("tie_word_embeddings");
   model.tie_embeddings = tie != config.end() && tie->is_boolean() && tie->get<bool>();
   return model;

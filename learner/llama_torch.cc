@@ -1,8 +1,8 @@
 #include "learner/llama_torch.h"
 
-#include <ATen/Parallel.h>
-
 #include <cmath>
+
+#include <ATen/Parallel.h>
 
 #include "learner/kernels.h"
 
@@ -16,29 +16,36 @@ constexpr float kEps = 1e-5F;
 constexpr double kTheta = 10000.0;
 constexpr std::int64_t kGrain = 64;  // rows a thread takes at least
 
-kernels::Bf16* bf16(const at::Tensor& t) { return reinterpret_cast<kernels::Bf16*>(t.data_ptr<at::BFloat16>()); }
+kernels::Bf16* bf16(const at::Tensor& t) {
+  return reinterpret_cast<kernels::Bf16*>(t.data_ptr<at::BFloat16>());
+}
 float* fp32(const at::Tensor& t) { return t.data_ptr<float>(); }
 
-// Residual addition and RMSNorm in one pass. Inputs: h [rows, hidden] fp32, delta like h in the compute type or
-// absent, weight [hidden]. Outputs: the new h, and the normalised rows in the compute type.
+// Residual addition and RMSNorm in one pass. Inputs: h [rows, hidden] fp32, delta like h in the
+// compute type or absent, weight [hidden]. Outputs: the new h, and the normalised rows in the
+// compute type.
 struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& h, const std::optional<at::Tensor>& addend,
-                               const at::Tensor& weight, bool half) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& h,
+                               const std::optional<at::Tensor>& addend, const at::Tensor& weight,
+                               bool half) {
     const at::Tensor delta = addend.value_or(at::Tensor());
     const std::int64_t rows = h.size(0);
     const std::int64_t hidden = h.size(1);
     const at::Tensor sum = delta.defined() ? at::empty_like(h) : h;
-    const at::Tensor out = at::empty({rows, hidden}, h.options().dtype(half ? at::kBFloat16 : at::kFloat));
+    const at::Tensor out =
+        at::empty({rows, hidden}, h.options().dtype(half ? at::kBFloat16 : at::kFloat));
     const at::Tensor rstd = at::empty({rows}, h.options());
     at::parallel_for(0, rows, kGrain, [&](std::int64_t begin, std::int64_t end) {
       const std::int64_t at = begin * hidden;
       float* sum_at = delta.defined() ? fp32(sum) + at : nullptr;
       if (half) {
-        kernels::add_rms_norm(fp32(h) + at, delta.defined() ? bf16(delta) + at : nullptr, fp32(weight), kEps,
-                              end - begin, hidden, sum_at, bf16(out) + at, fp32(rstd) + begin);
+        kernels::add_rms_norm(fp32(h) + at, delta.defined() ? bf16(delta) + at : nullptr,
+                              fp32(weight), kEps, end - begin, hidden, sum_at, bf16(out) + at,
+                              fp32(rstd) + begin);
       } else {
-        kernels::add_rms_norm(fp32(h) + at, delta.defined() ? fp32(delta) + at : nullptr, fp32(weight), kEps,
-                              end - begin, hidden, sum_at, fp32(out) + at, fp32(rstd) + begin);
+        kernels::add_rms_norm(fp32(h) + at, delta.defined() ? fp32(delta) + at : nullptr,
+                              fp32(weight), kEps, end - begin, hidden, sum_at, fp32(out) + at,
+                              fp32(rstd) + begin);
       }
     });
     ctx->save_for_backward({sum, weight, rstd});
@@ -54,13 +61,15 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
     const at::Tensor& weight = saved[1];
     const at::Tensor& rstd = saved[2];
     const bool has_delta = ctx->saved_data["delta"].toBool();
-    const at::Tensor grad_sum = has_delta && grads[0].defined() ? grads[0].contiguous() : at::Tensor();
+    const at::Tensor grad_sum =
+        has_delta && grads[0].defined() ? grads[0].contiguous() : at::Tensor();
     const at::Tensor grad_out = grads[has_delta ? 1 : 0].contiguous();
     const bool half = grad_out.scalar_type() == at::kBFloat16;
     const std::int64_t rows = h.size(0);
     const std::int64_t hidden = h.size(1);
     const at::Tensor grad_h = at::empty_like(h);
-    // A fixed number of partial sums, so that the weight gradient does not depend on the number of threads.
+    // A fixed number of partial sums, so that the weight gradient does not depend on the number of
+    // threads.
     constexpr std::int64_t kParts = 16;
     const std::int64_t part = (rows + kParts - 1) / kParts;
     const at::Tensor partial = at::zeros({kParts, hidden}, h.options());
@@ -72,11 +81,13 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
         const std::int64_t at = begin * hidden;
         const float* residual = grad_sum.defined() ? fp32(grad_sum) + at : nullptr;
         if (half) {
-          kernels::rms_norm_backward(fp32(h) + at, fp32(weight), fp32(rstd) + begin, bf16(grad_out) + at, residual, n,
-                                     hidden, fp32(grad_h) + at, fp32(partial) + p * hidden);
+          kernels::rms_norm_backward(fp32(h) + at, fp32(weight), fp32(rstd) + begin,
+                                     bf16(grad_out) + at, residual, n, hidden, fp32(grad_h) + at,
+                                     fp32(partial) + p * hidden);
         } else {
-          kernels::rms_norm_backward(fp32(h) + at, fp32(weight), fp32(rstd) + begin, fp32(grad_out) + at, residual, n,
-                                     hidden, fp32(grad_h) + at, fp32(partial) + p * hidden);
+          kernels::rms_norm_backward(fp32(h) + at, fp32(weight), fp32(rstd) + begin,
+                                     fp32(grad_out) + at, residual, n, hidden, fp32(grad_h) + at,
+                                     fp32(partial) + p * hidden);
         }
       }
     });
@@ -92,13 +103,15 @@ struct HeadShape {
 };
 
 // q, k or v as [batch, heads, time, size], a view of rows [batch·time, width].
-at::Tensor heads_view(const at::Tensor& rows, const HeadShape& s, std::int64_t first, std::int64_t heads) {
+at::Tensor heads_view(const at::Tensor& rows, const HeadShape& s, std::int64_t first,
+                      std::int64_t heads) {
   const std::int64_t width = s.width();
   return rows.as_strided({s.batch, heads, s.time, s.size}, {s.time * width, s.size, width, 1},
                          rows.storage_offset() + first * s.size);
 }
 
-void rotate(const at::Tensor& rows, const HeadShape& s, const at::Tensor& cos, const at::Tensor& sin, float sign) {
+void rotate(const at::Tensor& rows, const HeadShape& s, const at::Tensor& cos,
+            const at::Tensor& sin, float sign) {
   const kernels::RopeShape shape{s.width(), s.heads + s.kv_heads, s.size, s.time};
   at::parallel_for(0, s.batch * s.time, kGrain, [&](std::int64_t begin, std::int64_t end) {
     if (rows.scalar_type() == at::kBFloat16) {
@@ -109,8 +122,9 @@ void rotate(const at::Tensor& rows, const HeadShape& s, const at::Tensor& cos, c
   });
 }
 
-// Rotates q and k inside the fused projection's output, in place (nobody else reads it: the matrix multiply's backward
-// does not need its own output), and hands out q, k, v as views. Backward gathers the three gradients and rotates back.
+// Rotates q and k inside the fused projection's output, in place (nobody else reads it: the matrix
+// multiply's backward does not need its own output), and hands out q, k, v as views. Backward
+// gathers the three gradients and rotates back.
 struct SplitHeads : torch::autograd::Function<SplitHeads> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& cos,
                                const at::Tensor& sin, std::vector<std::int64_t> dims) {
@@ -142,9 +156,11 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
     const at::Tensor out = at::empty({gate_up.size(0), inner}, gate_up.options());
     at::parallel_for(0, gate_up.size(0), kGrain, [&](std::int64_t begin, std::int64_t end) {
       if (gate_up.scalar_type() == at::kBFloat16) {
-        kernels::swiglu(bf16(gate_up) + begin * 2 * inner, end - begin, inner, bf16(out) + begin * inner);
+        kernels::swiglu(bf16(gate_up) + begin * 2 * inner, end - begin, inner,
+                        bf16(out) + begin * inner);
       } else {
-        kernels::swiglu(fp32(gate_up) + begin * 2 * inner, end - begin, inner, fp32(out) + begin * inner);
+        kernels::swiglu(fp32(gate_up) + begin * 2 * inner, end - begin, inner,
+                        fp32(out) + begin * inner);
       }
     });
     ctx->save_for_backward({gate_up});
@@ -159,11 +175,11 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
     at::parallel_for(0, gate_up.size(0), kGrain, [&](std::int64_t begin, std::int64_t end) {
       const std::int64_t in = begin * 2 * inner;
       if (gate_up.scalar_type() == at::kBFloat16) {
-        kernels::swiglu_backward(bf16(gate_up) + in, bf16(grad_out) + begin * inner, end - begin, inner,
-                                 bf16(grad) + in);
+        kernels::swiglu_backward(bf16(gate_up) + in, bf16(grad_out) + begin * inner, end - begin,
+                                 inner, bf16(grad) + in);
       } else {
-        kernels::swiglu_backward(fp32(gate_up) + in, fp32(grad_out) + begin * inner, end - begin, inner,
-                                 fp32(grad) + in);
+        kernels::swiglu_backward(fp32(gate_up) + in, fp32(grad_out) + begin * inner, end - begin,
+                                 inner, fp32(grad) + in);
       }
     });
     return {grad};
@@ -172,8 +188,8 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
 
 }  // namespace
 
-LlamaWeights llama_views(const config::ModelSpec& model, const std::vector<TensorShape>& shapes, float* flat,
-                         float* gradients) {
+LlamaWeights llama_views(const config::ModelSpec& model, const std::vector<TensorShape>& shapes,
+                         float* flat, float* gradients) {
   std::size_t next = 0;
   // `count` adjacent tensors of equal row length as one matrix.
   const auto take = [&](std::size_t count) {
@@ -228,10 +244,11 @@ at::Tensor Llama::matmul(const at::Tensor& x, const at::Tensor& weight) const {
 at::Tensor Llama::attention(const at::Tensor& x, const LlamaLayer& layer, std::int64_t batch,
                             std::int64_t time) const {
   const std::int64_t size = model_.hidden_size / model_.heads;
-  const auto parts = SplitHeads::apply(matmul(x, layer.qkv), cos_, sin_,
-                                       std::vector<std::int64_t>{batch, time, model_.heads, model_.kv_heads, size});
-  const at::Tensor mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true, std::nullopt,
-                                                            model_.heads != model_.kv_heads);
+  const auto parts = SplitHeads::apply(
+      matmul(x, layer.qkv), cos_, sin_,
+      std::vector<std::int64_t>{batch, time, model_.heads, model_.kv_heads, size});
+  const at::Tensor mixed = at::scaled_dot_product_attention(
+      parts[0], parts[1], parts[2], {}, 0.0, true, std::nullopt, model_.heads != model_.kv_heads);
   return matmul(mixed.transpose(1, 2).reshape({batch * time, model_.hidden_size}), layer.o);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The decoder as functions over views of a flat buffer. Includes libtorch: only torch_trainer.cc and llama_torch.cc may
-// include this.
+// The decoder as functions over views of a flat buffer. Includes libtorch: only torch_trainer.cc
+// and llama_torch.cc may include this.
 #include <vector>
 
 #include <torch/torch.h>
@@ -10,7 +10,8 @@
 
 namespace archipelago::learner {
 
-// Leaves of the graph. q, k, v are one matrix, gate and up another: adjacent in the flat buffer (llama_shapes.h).
+// Leaves of the graph. q, k, v are one matrix, gate and up another: adjacent in the flat buffer
+// (llama_shapes.h).
 struct LlamaLayer {
   at::Tensor qkv, o, gate_up, down, input_norm, post_norm;
 };
@@ -19,22 +20,24 @@ struct LlamaWeights {
   std::vector<LlamaLayer> layers;
 };
 
-// Views of `flat`; when `gradients` is given the views are leaves whose .grad are views of it, so backward accumulates
-// straight into the flat gradient buffer. Both must outlive the result.
-[[nodiscard]] LlamaWeights llama_views(const config::ModelSpec& model, const std::vector<TensorShape>& shapes,
-                                       float* flat, float* gradients);
+// Views of `flat`; when `gradients` is given the views are leaves whose .grad are views of it, so
+// backward accumulates straight into the flat gradient buffer. Both must outlive the result.
+[[nodiscard]] LlamaWeights llama_views(const config::ModelSpec& model,
+                                       const std::vector<TensorShape>& shapes, float* flat,
+                                       float* gradients);
 
 class Llama {
  public:
   Llama(const config::ModelSpec& model, bool bf16);
-  // ids: int64 [batch, time], time <= context length; logits [batch·time, vocab] in the compute type.
+  // ids: int64 [batch, time], time <= context length; logits [batch·time, vocab] in the compute
+  // type.
   [[nodiscard]] at::Tensor logits(const LlamaWeights& weights, const at::Tensor& ids) const;
   // Mean cross entropy, fp32 scalar. targets: int64 [batch·time].
   [[nodiscard]] static at::Tensor loss(const at::Tensor& logits, const at::Tensor& targets);
 
  private:
-  [[nodiscard]] at::Tensor attention(const at::Tensor& x, const LlamaLayer& layer, std::int64_t batch,
-                                     std::int64_t time) const;
+  [[nodiscard]] at::Tensor attention(const at::Tensor& x, const LlamaLayer& layer,
+                                     std::int64_t batch, std::int64_t time) const;
   [[nodiscard]] at::Tensor matmul(const at::Tensor& x, const at::Tensor& weight) const;
 
   config::ModelSpec model_;

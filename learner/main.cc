@@ -43,27 +43,34 @@ int run_sample(const learner::SampleRequest& request, int threads) {
 void add_daemon_flags(CLI::App& app, learner::Flags& flags) {
   app.add_option("--config", flags.config, "resolved DecoupledTraining, JSON or YAML");
   app.add_option("--unit", flags.unit, "name of this learner unit");
-  app.add_option("--incarnation", flags.incarnation, "fencing token, from 1")->check(CLI::PositiveNumber);
+  app.add_option("--incarnation", flags.incarnation, "fencing token, from 1")
+      ->check(CLI::PositiveNumber);
   app.add_option("--datacenter", flags.datacenter, "where it runs");
   app.add_option("--outer", flags.outer, "outer optimizer, http://HOST:PORT");
-  app.add_option("--admin", flags.admin, "ADDR:PORT of /healthz, /statusz, /metrics")->capture_default_str();
+  app.add_option("--admin", flags.admin, "ADDR:PORT of /healthz, /statusz, /metrics")
+      ->capture_default_str();
   app.add_option("--run-id", flags.run_id, "uid of the run; empty: what the outer optimizer says");
-  app.add_option("--threads", flags.threads, "0: OMP_NUM_THREADS, else the cgroup's quota, else the cores")
+  app.add_option("--threads", flags.threads,
+                 "0: OMP_NUM_THREADS, else the cgroup's quota, else the cores")
       ->check(CLI::Range(0, 4096));
   app.add_option("--termination-log", flags.termination_log, "file for the last words");
-  app.add_option("--log-level", flags.log_level, "debug | info | warn | error")->capture_default_str();
+  app.add_option("--log-level", flags.log_level, "debug | info | warn | error")
+      ->capture_default_str();
 }
 
 int run_learner(const learner::Flags& flags, SignalWaiter& signals) {
-  for (const auto& [name, value] : {std::pair{"--config", &flags.config}, {"--unit", &flags.unit},
-                                    {"--datacenter", &flags.datacenter}, {"--outer", &flags.outer}}) {
+  for (const auto& [name, value] : {std::pair{"--config", &flags.config},
+                                    {"--unit", &flags.unit},
+                                    {"--datacenter", &flags.datacenter},
+                                    {"--outer", &flags.outer}}) {
     if (!value->empty()) continue;
     std::cerr << "archipelago-learner: " << name << " is required\n";
     return static_cast<int>(ExitCode::kUsage);
   }
   LogLevel level = LogLevel::kInfo;
   if (!parse_log_level(flags.log_level, &level)) {
-    std::cerr << "archipelago-learner: --log-level " << flags.log_level << ", allowed: debug, info, warn, error\n";
+    std::cerr << "archipelago-learner: --log-level " << flags.log_level
+              << ", allowed: debug, info, warn, error\n";
     return static_cast<int>(ExitCode::kUsage);
   }
   std::stop_source stop;
@@ -88,9 +95,12 @@ int main(int argc, char** argv) {
   add_daemon_flags(app, flags);
   learner::SampleRequest request;
   auto* sample = app.add_subcommand("sample", "continue a text with a trained model");
-  sample->add_option("model", request.folder, "folder with model.safetensors and config.json")->required();
+  sample->add_option("model", request.folder, "folder with model.safetensors and config.json")
+      ->required();
   sample->add_option("--prompt", request.prompt, "text to continue")->capture_default_str();
-  sample->add_option("--tokens", request.tokens, "tokens to add")->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  sample->add_option("--tokens", request.tokens, "tokens to add")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
   sample->add_option("--temperature", request.temperature, "0 takes the likeliest")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();

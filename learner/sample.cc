@@ -15,7 +15,8 @@ Result<std::string> sample_model(const SampleRequest& request, const TrainerFact
   config::ModelSpec model;
   ARCH_TRY(model, parse_hf_config(text));
   if (model.vocab_size != 256)
-    return fail(ErrorKind::kUnsupported, "the model has a vocabulary of " + std::to_string(model.vocab_size) +
+    return fail(ErrorKind::kUnsupported, "the model has a vocabulary of " +
+                                             std::to_string(model.vocab_size) +
                                              ", only models of bytes (256) can be sampled");
   wire::SafetensorsFile file;
   ARCH_TRY(file, wire::SafetensorsFile::open(folder / "model.safetensors"));
@@ -24,9 +25,11 @@ Result<std::string> sample_model(const SampleRequest& request, const TrainerFact
   for (std::size_t i = 0; i < trainer->tensors().size(); ++i) {
     const TensorShape& tensor = trainer->tensors()[i];
     const wire::SafeTensor* stored = file.find(tensor.name);
-    if (stored == nullptr) return fail(ErrorKind::kInvalid, "model.safetensors lacks " + tensor.name);
+    if (stored == nullptr)
+      return fail(ErrorKind::kInvalid, "model.safetensors lacks " + tensor.name);
     if (stored->shape != tensor.shape)
-      return fail(ErrorKind::kInvalid, "model.safetensors: " + tensor.name + " has another shape than config.json says");
+      return fail(ErrorKind::kInvalid,
+                  "model.safetensors: " + tensor.name + " has another shape than config.json says");
     std::vector<float> values(static_cast<std::size_t>(tensor.elements));
     ARCH_TRY_VOID(file.read(*stored, values));
     const auto index = static_cast<std::int32_t>(i);

@@ -1,5 +1,6 @@
 #pragma once
-// `archipelago-learner sample MODEL --prompt TEXT`: continues a text with a model folder (model.safetensors, config.json).
+// `archipelago-learner sample MODEL --prompt TEXT`: continues a text with a model folder
+// (model.safetensors, config.json).
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,10 +20,11 @@ struct SampleRequest {
   std::uint64_t seed = 1;
 };
 
-using TrainerFactory =
-    std::function<Result<std::unique_ptr<Trainer>>(const config::ModelSpec&, const config::InnerSpec&)>;
+using TrainerFactory = std::function<Result<std::unique_ptr<Trainer>>(const config::ModelSpec&,
+                                                                      const config::InnerSpec&)>;
 
 // The continuation, without the prompt. Models of bytes only (vocabulary 256).
-[[nodiscard]] Result<std::string> sample_model(const SampleRequest& request, const TrainerFactory& factory);
+[[nodiscard]] Result<std::string> sample_model(const SampleRequest& request,
+                                               const TrainerFactory& factory);
 
 }  // namespace archipelago::learner

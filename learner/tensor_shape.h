@@ -9,10 +9,10 @@ namespace archipelago::learner {
 struct TensorShape {
   std::string name;
   std::vector<std::int64_t> shape;
-  bool embedding = false;    // merge class of protocol.md §5
-  bool decays = true;        // AdamW's decay: not on norms, not on embeddings
-  double init_std = 0;       // normal(0, std); 0: ones (norms)
-  std::int64_t offset = 0;   // of its first element in the flat buffer
+  bool embedding = false;   // merge class of protocol.md §5
+  bool decays = true;       // AdamW's decay: not on norms, not on embeddings
+  double init_std = 0;      // normal(0, std); 0: ones (norms)
+  std::int64_t offset = 0;  // of its first element in the flat buffer
   std::int64_t elements = 0;
 };
 

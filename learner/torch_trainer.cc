@@ -1,10 +1,10 @@
 #include "learner/torch_trainer.h"
 
-#include <ATen/Parallel.h>
-#include <malloc.h>
-
 #include <cmath>
 #include <cstring>
+#include <malloc.h>
+
+#include <ATen/Parallel.h>
 
 #include "common/base/check.h"
 #include "common/base/rng.h"
@@ -35,13 +35,20 @@ class TorchTrainer final : public Trainer {
         micro_batch_(inner.batch_size),
         state_(llama_shapes(model), settings_of(inner)),
         llama_(model, inner.precision == config::Precision::kBf16),
-        weights_(llama_views(model, state_.tensors(), state_.weights().data(), state_.gradients().data())) {}
+        weights_(llama_views(model, state_.tensors(), state_.weights().data(),
+                             state_.gradients().data())) {}
 
-  [[nodiscard]] const std::vector<TensorShape>& tensors() const override { return state_.tensors(); }
+  [[nodiscard]] const std::vector<TensorShape>& tensors() const override {
+    return state_.tensors();
+  }
   [[nodiscard]] std::int64_t context_length() const override { return model_.context_length; }
   void initialise(std::uint64_t seed) override { state_.initialise(seed); }
-  void read(std::span<const std::int32_t> indices, std::span<float> out) const override { state_.read(indices, out); }
-  void write(std::span<const std::int32_t> indices, std::span<const float> in) override { state_.write(indices, in); }
+  void read(std::span<const std::int32_t> indices, std::span<float> out) const override {
+    state_.read(indices, out);
+  }
+  void write(std::span<const std::int32_t> indices, std::span<const float> in) override {
+    state_.write(indices, in);
+  }
   [[nodiscard]] std::vector<std::byte> inner_state(config::Precision precision) const override {
     return state_.inner_state(precision);
   }
@@ -49,17 +56,20 @@ class TorchTrainer final : public Trainer {
     return state_.restore_inner_state(bytes);
   }
 
-  [[nodiscard]] Result<StepResult> step(std::span<const std::int32_t> tokens, double learning_rate) override {
+  [[nodiscard]] Result<StepResult> step(std::span<const std::int32_t> tokens,
+                                        double learning_rate) override {
     return guarded([&]() -> Result<StepResult> {
       StepResult result;
       std::int64_t micro_batches = 0;
       ARCH_TRY(micro_batches, accumulate(tokens, &result.loss, nullptr));
-      result.tokens = static_cast<std::int64_t>(tokens.size()) / (model_.context_length + 1) * model_.context_length;
+      result.tokens = static_cast<std::int64_t>(tokens.size()) / (model_.context_length + 1) *
+                      model_.context_length;
       if (!std::isfinite(result.loss)) {
         result.skipped = true;
         return result;
       }
-      const auto applied = state_.apply(learning_rate, 1.0 / static_cast<double>(micro_batches), on_torch_threads);
+      const auto applied =
+          state_.apply(learning_rate, 1.0 / static_cast<double>(micro_batches), on_torch_threads);
       result.gradient_norm = applied.gradient_norm;
       result.skipped = applied.skipped;
       return result;
@@ -72,7 +82,8 @@ class TorchTrainer final : public Trainer {
       std::int64_t sequences = 0;
       ARCH_TRY(sequences, sequence_count(tokens));
       if (!weights.empty() && static_cast<std::int64_t>(weights.size()) != state_.size())
-        return fail(ErrorKind::kInvalid, "evaluate: " + std::to_string(weights.size()) + " weights for a model of " +
+        return fail(ErrorKind::kInvalid, "evaluate: " + std::to_string(weights.size()) +
+                                             " weights for a model of " +
                                              std::to_string(state_.size()));
       const torch::NoGradGuard no_gradients;
       LlamaWeights other;
@@ -93,18 +104,21 @@ class TorchTrainer final : public Trainer {
     });
   }
 
-  [[nodiscard]] Result<std::vector<std::int32_t>> sample(std::span<const std::int32_t> prompt, std::int64_t n,
-                                                         double temperature, std::uint64_t seed) override {
+  [[nodiscard]] Result<std::vector<std::int32_t>> sample(std::span<const std::int32_t> prompt,
+                                                         std::int64_t n, double temperature,
+                                                         std::uint64_t seed) override {
     for (const std::int32_t token : prompt)
       if (token < 0 || token >= model_.vocab_size)
-        return fail(ErrorKind::kInvalid, "sample: token " + std::to_string(token) + " is not in the vocabulary");
+        return fail(ErrorKind::kInvalid,
+                    "sample: token " + std::to_string(token) + " is not in the vocabulary");
     if (prompt.empty()) return fail(ErrorKind::kInvalid, "sample: the prompt is empty");
     return guarded([&]() -> Result<std::vector<std::int32_t>> {
       const torch::NoGradGuard no_gradients;
       Rng rng(seed);
       std::vector<std::int32_t> all(prompt.begin(), prompt.end());
       for (std::int64_t i = 0; i < n; ++i) all.push_back(next_token(all, temperature, rng));
-      return std::vector<std::int32_t>(all.begin() + static_cast<std::ptrdiff_t>(prompt.size()), all.end());
+      return std::vector<std::int32_t>(all.begin() + static_cast<std::ptrdiff_t>(prompt.size()),
+                                       all.end());
     });
   }
 
@@ -140,16 +154,18 @@ class TorchTrainer final : public Trainer {
   [[nodiscard]] Result<std::int64_t> sequence_count(std::span<const std::int32_t> tokens) const {
     const auto row = static_cast<std::size_t>(model_.context_length + 1);
     if (tokens.empty() || tokens.size() % row != 0)
-      return fail(ErrorKind::kInvalid, "batch of " + std::to_string(tokens.size()) + " tokens, allowed: multiples of " +
-                                           std::to_string(row));
+      return fail(ErrorKind::kInvalid, "batch of " + std::to_string(tokens.size()) +
+                                           " tokens, allowed: multiples of " + std::to_string(row));
     for (const std::int32_t token : tokens)
       if (token < 0 || token >= model_.vocab_size)
-        return fail(ErrorKind::kInvalid, "token " + std::to_string(token) + " is not below the vocabulary size " +
+        return fail(ErrorKind::kInvalid, "token " + std::to_string(token) +
+                                             " is not below the vocabulary size " +
                                              std::to_string(model_.vocab_size));
     return static_cast<std::int64_t>(tokens.size() / row);
   }
 
-  [[nodiscard]] Batch batch_of(std::span<const std::int32_t> tokens, std::int64_t first, std::int64_t count) const {
+  [[nodiscard]] Batch batch_of(std::span<const std::int32_t> tokens, std::int64_t first,
+                               std::int64_t count) const {
     const std::int64_t row = model_.context_length + 1;
     const at::Tensor all = at::empty({count, row}, at::kLong);
     const std::int32_t* from = tokens.data() + first * row;
@@ -158,7 +174,8 @@ class TorchTrainer final : public Trainer {
   }
 
   // Gradients of the mean loss of every micro-batch, summed; returns how many there were.
-  Result<std::int64_t> accumulate(std::span<const std::int32_t> tokens, double* loss, std::vector<float>* logits_out) {
+  Result<std::int64_t> accumulate(std::span<const std::int32_t> tokens, double* loss,
+                                  std::vector<float>* logits_out) {
     std::int64_t sequences = 0;
     ARCH_TRY(sequences, sequence_count(tokens));
     if (sequences > micro_batch_ && sequences % micro_batch_ != 0)
@@ -177,7 +194,8 @@ class TorchTrainer final : public Trainer {
       ++count;
       if (logits_out != nullptr) {
         const at::Tensor plain = logits.detach().to(at::kFloat).contiguous();
-        logits_out->insert(logits_out->end(), plain.data_ptr<float>(), plain.data_ptr<float>() + plain.numel());
+        logits_out->insert(logits_out->end(), plain.data_ptr<float>(),
+                           plain.data_ptr<float>() + plain.numel());
       }
     }
     *loss = sum / static_cast<double>(count);
@@ -189,7 +207,8 @@ class TorchTrainer final : public Trainer {
     const std::size_t begin = all.size() > context ? all.size() - context : 0;
     const auto time = static_cast<std::int64_t>(all.size() - begin);
     const at::Tensor ids = at::empty({1, time}, at::kLong);
-    std::copy(all.begin() + static_cast<std::ptrdiff_t>(begin), all.end(), ids.data_ptr<std::int64_t>());
+    std::copy(all.begin() + static_cast<std::ptrdiff_t>(begin), all.end(),
+              ids.data_ptr<std::int64_t>());
     const at::Tensor last = llama_.logits(weights_, ids)[time - 1].to(at::kDouble);
     if (temperature <= 0) return static_cast<std::int32_t>(last.argmax().item<std::int64_t>());
     const at::Tensor odds = at::softmax(last / temperature, 0);
@@ -224,10 +243,12 @@ void tune_allocator() {
 #endif
 }
 
-Result<std::unique_ptr<Trainer>> make_torch_trainer(const config::ModelSpec& model, const config::InnerSpec& inner) {
+Result<std::unique_ptr<Trainer>> make_torch_trainer(const config::ModelSpec& model,
+                                                    const config::InnerSpec& inner) {
   if (model.heads < 1 || model.hidden_size % (2 * model.heads) != 0 || model.kv_heads < 1 ||
       model.heads % model.kv_heads != 0)
-    return fail(ErrorKind::kInvalid, "model: hiddenSize must be an even multiple of heads, heads a multiple of kvHeads");
+    return fail(ErrorKind::kInvalid,
+                "model: hiddenSize must be an even multiple of heads, heads a multiple of kvHeads");
   try {
     return std::make_unique<TorchTrainer>(model, inner);
   } catch (const std::exception& error) {

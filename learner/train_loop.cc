@@ -11,7 +11,7 @@ namespace archipelago::learner {
 namespace {
 
 constexpr Duration kPauseNap = std::chrono::milliseconds(200);  // news wakes it earlier
-constexpr std::int64_t kValidationSlice = 16;                   // sequences between two looks at the stop token
+constexpr std::int64_t kValidationSlice = 16;  // sequences between two looks at the stop token
 
 // out = base - out: what is uploaded (protocol.md §2.7).
 void subtract_from(std::span<const float> base, std::span<float> out) {
@@ -20,8 +20,9 @@ void subtract_from(std::span<const float> base, std::span<float> out) {
 
 }  // namespace
 
-TrainLoop::TrainLoop(TrainLoopOptions options, const FragmentMap& fragments, Trainer& trainer, const TokenFile& train,
-                     const TokenFile* validation, Hub& hub, const Clock& clock, Logger log,
+TrainLoop::TrainLoop(TrainLoopOptions options, const FragmentMap& fragments, Trainer& trainer,
+                     const TokenFile& train, const TokenFile* validation, Hub& hub,
+                     const Clock& clock, Logger log,
                      std::function<void(std::optional<Duration>)> alive)
     : options_(std::move(options)),
       fragments_(fragments),
@@ -36,7 +37,8 @@ TrainLoop::TrainLoop(TrainLoopOptions options, const FragmentMap& fragments, Tra
       scratch_(static_cast<std::size_t>(fragments.largest())) {}
 
 ExitCode TrainLoop::run(const std::stop_token& stop) {
-  diloco::BoundaryPlan plan = hub_.with_core([&](auto& core) { return core.paused_boundary(clock_.now()); });
+  diloco::BoundaryPlan plan =
+      hub_.with_core([&](auto& core) { return core.paused_boundary(clock_.now()); });
   bool stepping = false;
   while (true) {
     if (const auto ended = hub_.ended()) return *ended;
@@ -69,9 +71,10 @@ bool TrainLoop::read_batch(const std::vector<diloco::SequenceRef>& refs) {
   const auto row = static_cast<std::size_t>(trainer_.context_length() + 1);
   tokens_.resize(refs.size() * row);
   for (std::size_t i = 0; i < refs.size(); ++i) {
-    const std::uint64_t sequence =
-        diloco::sequence_index(options_.data_seed, train_.sequences(), refs[i].block, refs[i].index);
-    if (const Status read = train_.read(sequence, std::span(tokens_).subspan(i * row, row)); !read) {
+    const std::uint64_t sequence = diloco::sequence_index(options_.data_seed, train_.sequences(),
+                                                          refs[i].block, refs[i].index);
+    if (const Status read = train_.read(sequence, std::span(tokens_).subspan(i * row, row));
+        !read) {
       hub_.end(ExitCode::kDataUnreadable, read.error().message);
       failed_ = ExitCode::kDataUnreadable;
       return false;
@@ -81,13 +84,16 @@ bool TrainLoop::read_batch(const std::vector<diloco::SequenceRef>& refs) {
 }
 
 std::optional<diloco::BoundaryPlan> TrainLoop::step(const diloco::BoundaryPlan& plan) {
-  const auto sequences = static_cast<std::uint32_t>(options_.inner.batch_size * options_.inner.gradient_accumulation);
+  const auto sequences =
+      static_cast<std::uint32_t>(options_.inner.batch_size * options_.inner.gradient_accumulation);
   const auto refs = hub_.look_mutable([&](auto& core) { return core.take_sequences(sequences); });
   if (!refs) return std::nullopt;
   const TimePoint begin = clock_.now();
-  alive_(seconds(stats_.steps > 0 ? stats_.seconds_in_steps / static_cast<double>(stats_.steps) : 0));
+  alive_(
+      seconds(stats_.steps > 0 ? stats_.seconds_in_steps / static_cast<double>(stats_.steps) : 0));
   if (!read_batch(*refs)) return std::nullopt;
-  const double rate = learning_rate(options_.inner, plan.schedule_step, options_.budget) * plan.rate_scale;
+  const double rate =
+      learning_rate(options_.inner, plan.schedule_step, options_.budget) * plan.rate_scale;
   const auto result = trainer_.step(tokens_, rate);
   if (!result) {
     hub_.end(ExitCode::kInternal, "training step: " + result.error().message);
@@ -114,13 +120,15 @@ std::optional<diloco::BoundaryPlan> TrainLoop::step(const diloco::BoundaryPlan& 
   return next;
 }
 
-void TrainLoop::carry_out(const diloco::BoundaryPlan& plan, bool stepping, const std::stop_token& stop) {
+void TrainLoop::carry_out(const diloco::BoundaryPlan& plan, bool stepping,
+                          const std::stop_token& stop) {
   const TimePoint begin = clock_.now();
   if (plan.snapshot) take_snapshot(*plan.snapshot);
   std::vector<Base> bases;  // as they are at the version to validate: shared, not copied
   for (std::size_t i = 0; i <= plan.applies.size(); ++i) {
     if (plan.validate && i == plan.validate_after)
-      for (std::int32_t p = 0; p < fragments_.count(); ++p) bases.push_back(hub_.bases().applied(p));
+      for (std::int32_t p = 0; p < fragments_.count(); ++p)
+        bases.push_back(hub_.bases().applied(p));
     if (i < plan.applies.size()) overwrite(plan.applies[i]);
   }
   if (plan.donate)
@@ -138,8 +146,8 @@ void TrainLoop::add_cost(TimePoint begin) {
 void TrainLoop::take_snapshot(const diloco::SnapshotOrder& order) {
   const FragmentView& view = fragments_[order.fragment];
   const std::span<float> out = hub_.buffer(order.buffer, view.total);
-  const Base base = hub_.bases().applied(order.fragment);
-  ARCH_CHECK(base != nullptr, << "no base of fragment " << order.fragment);
+  const Base base = hub_.bases().get(order.fragment, order.base);
+  ARCH_CHECK(base != nullptr, << "base " << order.base << " of fragment " << order.fragment);
   trainer_.read(view.tensors, out);
   subtract_from(*base, out);
   hub_.with_core([&](auto& core) { core.snapshot_taken(order.t); });
@@ -147,21 +155,25 @@ void TrainLoop::take_snapshot(const diloco::SnapshotOrder& order) {
 
 void TrainLoop::overwrite(const diloco::ApplyOrder& order) {
   const Base base = hub_.bases().apply(order.fragment, order.version);
-  ARCH_CHECK(base != nullptr, << "version " << order.version << " of fragment " << order.fragment << " is not held");
+  ARCH_CHECK(base != nullptr, << "version " << order.version << " of fragment " << order.fragment
+                              << " is not held");
   const FragmentView& view = fragments_[order.fragment];
   if (options_.blend <= 0) return trainer_.write(view.tensors, *base);
   const std::span<float> mixed(scratch_.data(), base->size());
   trainer_.read(view.tensors, mixed);
   const auto own = static_cast<float>(options_.blend);
-  for (std::size_t i = 0; i < mixed.size(); ++i) mixed[i] = own * mixed[i] + (1.0F - own) * (*base)[i];
+  for (std::size_t i = 0; i < mixed.size(); ++i)
+    mixed[i] = own * mixed[i] + (1.0F - own) * (*base)[i];
   trainer_.write(view.tensors, mixed);
 }
 
-void TrainLoop::validate(GlobalStep version, const std::vector<Base>& bases, const std::stop_token& stop) {
+void TrainLoop::validate(GlobalStep version, const std::vector<Base>& bases,
+                         const std::stop_token& stop) {
   const auto report = [&](double loss, std::int64_t tokens, bool declined) {
     hub_.with_core([&](auto& core) { core.validation_done({version, loss, tokens, declined}); });
   };
-  const bool whole = std::all_of(bases.begin(), bases.end(), [](const Base& base) { return base != nullptr; });
+  const bool whole =
+      std::all_of(bases.begin(), bases.end(), [](const Base& base) { return base != nullptr; });
   if (validation_ == nullptr || !whole) return report(diloco::kNoValue, 0, true);
   hub_.with_core([](auto& core) { core.validation_started(); });
   alive_(std::nullopt);
@@ -176,8 +188,8 @@ void TrainLoop::validate(GlobalStep version, const std::vector<Base>& bases, con
     }
   }
   const auto row = static_cast<std::size_t>(trainer_.context_length() + 1);
-  const auto count = static_cast<std::int64_t>(
-      std::min<std::uint64_t>(validation_->sequences(), static_cast<std::uint64_t>(options_.validation_sequences)));
+  const auto count = static_cast<std::int64_t>(std::min<std::uint64_t>(
+      validation_->sequences(), static_cast<std::uint64_t>(options_.validation_sequences)));
   double sum = 0;
   std::int64_t tokens = 0;
   for (std::int64_t at = 0; at < count; at += kValidationSlice) {
@@ -185,8 +197,8 @@ void TrainLoop::validate(GlobalStep version, const std::vector<Base>& bases, con
     const auto slice = static_cast<std::size_t>(std::min(kValidationSlice, count - at));
     std::vector<std::int32_t> batch(slice * row);
     for (std::size_t i = 0; i < slice; ++i) {
-      const Status read =
-          validation_->read(static_cast<std::uint64_t>(at) + i, std::span(batch).subspan(i * row, row));
+      const Status read = validation_->read(static_cast<std::uint64_t>(at) + i,
+                                            std::span(batch).subspan(i * row, row));
       if (read) continue;
       log_.error("validation data unreadable", {{"error", read.error().message}});
       return report(diloco::kNoValue, 0, true);
@@ -200,13 +212,16 @@ void TrainLoop::validate(GlobalStep version, const std::vector<Base>& bases, con
     tokens += result->tokens;
   }
   const double loss = sum / static_cast<double>(std::max<std::int64_t>(tokens, 1));
-  log_.info("validated", {{"global_step", version.value}, {"validation_loss", loss}, {"tokens", tokens}});
+  log_.info("validated",
+            {{"global_step", version.value}, {"validation_loss", loss}, {"tokens", tokens}});
   report(loss, tokens, false);
 }
 
 void TrainLoop::seed_if_asked() {
-  // Never over fragments that were applied: a late request would part the parameters from their bases.
-  if (!hub_.seed_requested() || hub_.look([](const auto& core) { return core.holds_all(); })) return;
+  // Never over fragments that were applied: a late request would part the parameters from their
+  // bases.
+  if (!hub_.seed_requested() || hub_.look([](const auto& core) { return core.holds_all(); }))
+    return;
   trainer_.initialise(options_.init_seed);
   std::vector<std::int32_t> all(trainer_.tensors().size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
@@ -229,10 +244,13 @@ void TrainLoop::tend_recovery() {
     return;
   }
   const bool allowed = hub_.look([](const auto& core) { return core.fresh_start_allowed(); });
-  const Duration limit = options_.recovery_timeout > Duration{} ? options_.recovery_timeout : seconds(60);
-  const bool late = clock_.now() - started_ > limit && hub_.look([](const auto& core) { return core.holds_all(); });
+  const Duration limit =
+      options_.recovery_timeout > Duration{} ? options_.recovery_timeout : seconds(60);
+  const bool late = clock_.now() - started_ > limit &&
+                    hub_.look([](const auto& core) { return core.holds_all(); });
   if (!allowed && !late) return;
-  log_.info("starting with fresh moments", {{"reason", allowed ? "nobody has inner state" : "no donor in time"}});
+  log_.info("starting with fresh moments",
+            {{"reason", allowed ? "nobody has inner state" : "no donor in time"}});
   restored(true);
 }
 
@@ -243,7 +261,8 @@ void TrainLoop::publish_stats(const std::string& pause_reason) {
 
 void TrainLoop::log_step(const StepResult& result) {
   if (result.skipped)
-    log_.warn("step skipped: loss or gradient is not finite", {{"local_step", stats_.steps}, {"loss", result.loss}});
+    log_.warn("step skipped: loss or gradient is not finite",
+              {{"local_step", stats_.steps}, {"loss", result.loss}});
   if (stats_.steps % options_.log_every != 1 && options_.log_every != 1) return;
   log_.info("step", {{"local_step", stats_.steps},
                      {"loss", result.loss},

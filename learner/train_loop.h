@@ -1,7 +1,7 @@
 #pragma once
-// The training thread (protocol.md §2.2): step, then at the boundary what LearnerCore says, in its order: snapshot,
-// overwrites, validation, donation. Nothing here waits for the network but a pause, and during a pause snapshots and
-// overwrites go on as news arrives.
+// The training thread (protocol.md §2.2): step, then at the boundary what LearnerCore says, in its
+// order: snapshot, overwrites, validation, donation. Nothing here waits for the network but a
+// pause, and during a pause snapshots and overwrites go on as news arrives.
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -21,24 +21,25 @@
 namespace archipelago::learner {
 
 struct TrainLoopOptions {
-  config::InnerSpec inner;              // batch sizes of this datacenter
+  config::InnerSpec inner;  // batch sizes of this datacenter
   GlobalStep budget;
   std::uint64_t init_seed = 1;
-  std::uint64_t data_seed = 1;          // of the permutation that the outer optimizer leases from
-  double blend = 0;                     // overwrite: blend · own + (1 - blend) · published
+  std::uint64_t data_seed = 1;  // of the permutation that the outer optimizer leases from
+  double blend = 0;             // overwrite: blend · own + (1 - blend) · published
   std::int64_t validation_sequences = 256;
   config::Precision recovery_precision = config::Precision::kBf16;
-  Duration recovery_timeout{};          // 0: max(60 s, H x step time)
+  Duration recovery_timeout{};  // 0: max(60 s, H x step time)
   std::int32_t interval = 24;
-  std::int64_t log_every = 100;         // steps
+  std::int64_t log_every = 100;  // steps
 };
 
 class TrainLoop {
  public:
-  // `alive` is told about each begin of a step (mean step time) and each pause (nullopt): the watchdog.
-  TrainLoop(TrainLoopOptions options, const FragmentMap& fragments, Trainer& trainer, const TokenFile& train,
-            const TokenFile* validation, Hub& hub, const Clock& clock, Logger log,
-            std::function<void(std::optional<Duration>)> alive);
+  // `alive` is told about each begin of a step (mean step time) and each pause (nullopt): the
+  // watchdog.
+  TrainLoop(TrainLoopOptions options, const FragmentMap& fragments, Trainer& trainer,
+            const TokenFile& train, const TokenFile* validation, Hub& hub, const Clock& clock,
+            Logger log, std::function<void(std::optional<Duration>)> alive);
 
   // Until the run is finished (kFinished), stop (kLeft), or the hub says otherwise.
   [[nodiscard]] ExitCode run(const std::stop_token& stop);

@@ -1,7 +1,7 @@
 #pragma once
-// The port between the learner's loop and whatever trains the model. The loop knows named tensors in a flat order and
-// nothing of libtorch; TorchTrainer is the product, FakeTrainer serves tests. Main thread only: parameters may be read and
-// overwritten between two steps, never during one.
+// The port between the learner's loop and whatever trains the model. The loop knows named tensors
+// in a flat order and nothing of libtorch; TorchTrainer is the product, FakeTrainer serves tests.
+// Main thread only: parameters may be read and overwritten between two steps, never during one.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,7 +22,7 @@ struct StepResult {
 };
 
 struct EvalResult {
-  double loss = 0;           // mean nats per token
+  double loss = 0;  // mean nats per token
   std::int64_t tokens = 0;
 };
 
@@ -35,25 +35,29 @@ class Trainer {
   // Initial parameters, a function of the seed alone; moments fresh.
   virtual void initialise(std::uint64_t seed) = 0;
 
-  // One optimizer step. tokens: sequences x (context + 1), row-major, inputs and targets overlapping by all but one;
-  // split into micro-batches of the configured batch size.
-  [[nodiscard]] virtual Result<StepResult> step(std::span<const std::int32_t> tokens, double learning_rate) = 0;
+  // One optimizer step. tokens: sequences x (context + 1), row-major, inputs and targets
+  // overlapping by all but one; split into micro-batches of the configured batch size.
+  [[nodiscard]] virtual Result<StepResult> step(std::span<const std::int32_t> tokens,
+                                                double learning_rate) = 0;
 
   // `indices` into tensors(), their elements concatenated in that order; sizes must match exactly.
   virtual void read(std::span<const std::int32_t> indices, std::span<float> out) const = 0;
   virtual void write(std::span<const std::int32_t> indices, std::span<const float> in) = 0;
 
-  // Mean loss of `tokens` (as in step) under `weights` (the whole flat buffer), or under the present ones when empty.
+  // Mean loss of `tokens` (as in step) under `weights` (the whole flat buffer), or under the
+  // present ones when empty.
   [[nodiscard]] virtual Result<EvalResult> evaluate(std::span<const float> weights,
                                                     std::span<const std::int32_t> tokens) = 0;
 
-  // Moments and step count, self-describing with checksum (inner_state.h); restore refuses another model's.
+  // Moments and step count, self-describing with checksum (inner_state.h); restore refuses another
+  // model's.
   [[nodiscard]] virtual std::vector<std::byte> inner_state(config::Precision precision) const = 0;
   [[nodiscard]] virtual Status restore_inner_state(std::span<const std::byte> bytes) = 0;
 
   // Continues the prompt by n tokens; temperature 0 takes the likeliest.
-  [[nodiscard]] virtual Result<std::vector<std::int32_t>> sample(std::span<const std::int32_t> prompt, std::int64_t n,
-                                                                 double temperature, std::uint64_t seed) = 0;
+  [[nodiscard]] virtual Result<std::vector<std::int32_t>> sample(
+      std::span<const std::int32_t> prompt, std::int64_t n, double temperature,
+      std::uint64_t seed) = 0;
 };
 
 }  // namespace archipelago::learner

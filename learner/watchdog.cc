@@ -14,7 +14,8 @@ bool watchdog_bites(bool stepping, Duration idle, Duration stall, Duration mean_
   return stepping && idle > std::max(stall, kMeanSteps * mean_step);
 }
 
-Watchdog::Watchdog(Duration stall, std::function<void(Duration)> bite) : stall_(stall), bite_(std::move(bite)) {
+Watchdog::Watchdog(Duration stall, std::function<void(Duration)> bite)
+    : stall_(stall), bite_(std::move(bite)) {
   thread_ = std::jthread([this](const std::stop_token& stop) {
     std::mutex mutex;
     std::condition_variable_any never;
@@ -28,7 +29,8 @@ Watchdog::Watchdog(Duration stall, std::function<void(Duration)> bite) : stall_(
       if (now - last > 8 * kTick) beat_ = now.time_since_epoch().count();  // we did not run either
       last = now;
       const Duration idle = now.time_since_epoch() - Duration(beat_.load());
-      if (!stop.stop_requested() && watchdog_bites(stepping_, idle, stall_, Duration(mean_step_.load()))) {
+      if (!stop.stop_requested() &&
+          watchdog_bites(stepping_, idle, stall_, Duration(mean_step_.load()))) {
         bite_(idle);
         return;
       }

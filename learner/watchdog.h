@@ -1,7 +1,7 @@
 #pragma once
-// Ends the process when the training thread does not complete a step for too long (protocol.md §9, exit code 14): a stuck
-// step cannot be unstuck from within. Waiting, recovering and validating don't count. A process that was stopped and
-// continued is given a fresh start.
+// Ends the process when the training thread does not complete a step for too long (protocol.md §9,
+// exit code 14): a stuck step cannot be unstuck from within. Waiting, recovering and validating
+// don't count. A process that was stopped and continued is given a fresh start.
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -15,7 +15,8 @@ namespace archipelago::learner {
 
 class Watchdog {
  public:
-  // `bite` must not return to normal life: it runs on the watchdog's thread while the training thread is stuck.
+  // `bite` must not return to normal life: it runs on the watchdog's thread while the training
+  // thread is stuck.
   Watchdog(Duration stall, std::function<void(Duration idle)> bite);
   ~Watchdog();
 

@@ -1,11 +1,10 @@
 #include "common/wire/safetensors.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <limits>
 #include <set>
 
@@ -18,22 +17,29 @@ using nlohmann::json;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr std::uint64_t kMaxElements = 1ULL << 48;  // no product of checked dimensions overflows
 
-static_assert(std::endian::native == std::endian::little, "safetensors are little-endian and copied as they are");
+static_assert(std::endian::native == std::endian::little,
+              "safetensors are little-endian and copied as they are");
 
 std::uint64_t item_bytes(SafeDtype dtype) { return dtype == SafeDtype::kF32 ? 4 : 2; }
 
 const char* dtype_name(SafeDtype dtype) {
   switch (dtype) {
-    case SafeDtype::kF32: return "F32";
-    case SafeDtype::kBf16: return "BF16";
-    case SafeDtype::kF16: return "F16";
+    case SafeDtype::kF32:
+      return "F32";
+    case SafeDtype::kBf16:
+      return "BF16";
+    case SafeDtype::kF16:
+      return "F16";
   }
   return "F32";
 }
 
-Error corrupt(const std::string& what) { return Error{ErrorKind::kCorrupt, "safetensors: " + what}; }
+Error corrupt(const std::string& what) {
+  return Error{ErrorKind::kCorrupt, "safetensors: " + what};
+}
 
-Result<std::uint64_t> element_count(const std::string& name, const std::vector<std::int64_t>& shape) {
+Result<std::uint64_t> element_count(const std::string& name,
+                                    const std::vector<std::int64_t>& shape) {
   std::uint64_t count = 1;
   for (const std::int64_t dim : shape) {
     if (dim < 0) return fail(corrupt("tensor '" + name + "' has a negative dimension"));
@@ -53,10 +59,12 @@ Result<SafeDtype> parse_dtype(const std::string& name, const json& value) {
               "safetensors: tensor '" + name + "' has dtype " + text + ", allowed: F32, BF16, F16");
 }
 
-Result<SafeTensor> parse_entry(const std::string& name, const json& value, std::uint64_t data_bytes) {
+Result<SafeTensor> parse_entry(const std::string& name, const json& value,
+                               std::uint64_t data_bytes) {
   SafeTensor tensor;
   tensor.name = name;
-  if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets"))
+  if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
+      !value.contains("data_offsets"))
     return fail(corrupt("tensor '" + name + "' lacks dtype, shape or data_offsets"));
   ARCH_TRY(tensor.dtype, parse_dtype(name, value["dtype"]));
   if (!value["shape"].is_array() || value["shape"].size() > 16)
@@ -67,7 +75,8 @@ Result<SafeTensor> parse_entry(const std::string& name, const json& value, std::
     tensor.shape.push_back(dim.get<std::int64_t>());
   }
   const json& offsets = value["data_offsets"];
-  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned())
     return fail(corrupt("tensor '" + name + "': data_offsets must be two numbers"));
   tensor.begin = offsets[0].get<std::uint64_t>();
   tensor.end = offsets[1].get<std::uint64_t>();
@@ -86,10 +95,12 @@ Status check_tiling(std::vector<SafeTensor> tensors, std::uint64_t data_bytes) {
   });
   std::uint64_t at = 0;
   for (const SafeTensor& tensor : tensors) {
-    if (tensor.begin != at) return fail(corrupt("tensor '" + tensor.name + "' overlaps another or leaves a hole"));
+    if (tensor.begin != at)
+      return fail(corrupt("tensor '" + tensor.name + "' overlaps another or leaves a hole"));
     at = tensor.end;
   }
-  if (at != data_bytes) return fail(corrupt("bytes after the last tensor, or the file is cut short"));
+  if (at != data_bytes)
+    return fail(corrupt("bytes after the last tensor, or the file is cut short"));
   return {};
 }
 
@@ -101,18 +112,21 @@ float half_to_float(std::uint16_t h) {
     const float value = static_cast<float>(mantissa) * 0x1.0p-24F;
     return sign != 0 ? -value : value;
   }
-  const std::uint32_t bits = exponent == 31 ? 0x7f800000U | (mantissa << 13) : ((exponent + 112U) << 23) | (mantissa << 13);
+  const std::uint32_t bits = exponent == 31 ? 0x7f800000U | (mantissa << 13)
+                                            : ((exponent + 112U) << 23) | (mantissa << 13);
   return std::bit_cast<float>(sign | bits);
 }
 
 std::uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);  // NaN stays NaN
+  if ((bits & 0x7fffffffU) > 0x7f800000U)
+    return static_cast<std::uint16_t>((bits >> 16) | 0x40U);  // NaN stays NaN
   return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
 Result<std::string> make_header(std::span<const SafeTensorView> tensors,
-                                const std::map<std::string, std::string>& metadata, SafeDtype dtype) {
+                                const std::map<std::string, std::string>& metadata,
+                                SafeDtype dtype) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t at = 0;
@@ -121,12 +135,13 @@ Result<std::string> make_header(std::span<const SafeTensorView> tensors,
     ARCH_TRY(count, element_count(tensor.name, tensor.shape));
     if (count != tensor.values.size())
       return fail(ErrorKind::kInvalid, "safetensors: tensor '" + tensor.name + "' has " +
-                                           std::to_string(tensor.values.size()) + " values for a shape of " +
-                                           std::to_string(count));
+                                           std::to_string(tensor.values.size()) +
+                                           " values for a shape of " + std::to_string(count));
     if (tensor.name == "__metadata__" || header.contains(tensor.name))
       return fail(ErrorKind::kInvalid, "safetensors: tensor name '" + tensor.name + "' is taken");
     const std::uint64_t end = at + count * item_bytes(dtype);
-    header[tensor.name] = {{"dtype", dtype_name(dtype)}, {"shape", tensor.shape}, {"data_offsets", {at, end}}};
+    header[tensor.name] = {
+        {"dtype", dtype_name(dtype)}, {"shape", tensor.shape}, {"data_offsets", {at, end}}};
     at = end;
   }
   std::string text = header.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -149,7 +164,8 @@ Status write_values(int fd, std::span<const float> values, SafeDtype dtype) {
 
 }  // namespace
 
-Result<SafeHeader> parse_safetensors_header(std::span<const std::byte> head, std::uint64_t file_bytes) {
+Result<SafeHeader> parse_safetensors_header(std::span<const std::byte> head,
+                                            std::uint64_t file_bytes) {
   if (head.size() < 8) return fail(corrupt("shorter than its 8-byte length"));
   std::uint64_t length = 0;
   std::memcpy(&length, head.data(), 8);
@@ -178,7 +194,8 @@ Result<SafeHeader> parse_safetensors_header(std::span<const std::byte> head, std
 
 Status write_safetensors(const std::filesystem::path& path, std::span<const SafeTensorView> tensors,
                          const std::map<std::string, std::string>& metadata, SafeDtype dtype) {
-  if (dtype == SafeDtype::kF16) return fail(ErrorKind::kUnsupported, "safetensors: F16 is read, not written");
+  if (dtype == SafeDtype::kF16)
+    return fail(ErrorKind::kUnsupported, "safetensors: F16 is read, not written");
   std::string header;
   ARCH_TRY(header, make_header(tensors, metadata, dtype));
   std::filesystem::path temporary = path;
@@ -188,9 +205,11 @@ Status write_safetensors(const std::filesystem::path& path, std::span<const Safe
   const std::uint64_t length = header.size();
   ARCH_TRY_VOID(write_all(fd.get(), std::as_bytes(std::span(&length, 1))));
   ARCH_TRY_VOID(write_all(fd.get(), std::as_bytes(std::span(header))));
-  for (const SafeTensorView& tensor : tensors) ARCH_TRY_VOID(write_values(fd.get(), tensor.values, dtype));
+  for (const SafeTensorView& tensor : tensors)
+    ARCH_TRY_VOID(write_values(fd.get(), tensor.values, dtype));
   if (::fsync(fd.get()) != 0) return fail(errno_error("fsync " + temporary.string(), errno));
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return fail(errno_error("rename to " + path.string(), errno));
+  if (::rename(temporary.c_str(), path.c_str()) != 0)
+    return fail(errno_error("rename to " + path.string(), errno));
   return fsync_folder(path.parent_path().empty() ? "." : path.parent_path());
 }
 
@@ -210,7 +229,8 @@ const SafeTensor* SafetensorsFile::find(std::string_view name) const {
 }
 
 Status SafetensorsFile::read(const SafeTensor& tensor, std::span<float> out) const {
-  const auto bytes = file_.bytes().subspan(header_.data_begin + tensor.begin, tensor.end - tensor.begin);
+  const auto bytes =
+      file_.bytes().subspan(header_.data_begin + tensor.begin, tensor.end - tensor.begin);
   if (out.size() * item_bytes(tensor.dtype) != bytes.size())
     return fail(ErrorKind::kInvalid, "safetensors: tensor '" + tensor.name + "' has " +
                                          std::to_string(bytes.size() / item_bytes(tensor.dtype)) +
@@ -222,15 +242,17 @@ Status SafetensorsFile::read(const SafeTensor& tensor, std::span<float> out) con
   for (std::size_t i = 0; i < out.size(); ++i) {
     std::uint16_t item = 0;
     std::memcpy(&item, bytes.data() + 2 * i, 2);
-    out[i] = tensor.dtype == SafeDtype::kBf16 ? std::bit_cast<float>(static_cast<std::uint32_t>(item) << 16)
-                                              : half_to_float(item);
+    out[i] = tensor.dtype == SafeDtype::kBf16
+                 ? std::bit_cast<float>(static_cast<std::uint32_t>(item) << 16)
+                 : half_to_float(item);
   }
   return {};
 }
 
 Result<std::vector<float>> SafetensorsFile::read(std::string_view name) const {
   const SafeTensor* tensor = find(name);
-  if (tensor == nullptr) return fail(ErrorKind::kNotFound, "safetensors: no tensor '" + std::string(name) + "'");
+  if (tensor == nullptr)
+    return fail(ErrorKind::kNotFound, "safetensors: no tensor '" + std::string(name) + "'");
   std::vector<float> out((tensor->end - tensor->begin) / item_bytes(tensor->dtype));
   ARCH_TRY_VOID(read(*tensor, out));
   return out;

@@ -1,4 +1,5 @@
-// The decoder against stored values of an independent implementation (tests/golden/make_llama_fixture.py, fp64).
+// The decoder against stored values of an independent implementation
+// (tests/golden/make_llama_fixture.py, fp64).
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -11,9 +12,9 @@
 namespace archipelago::learner {
 namespace {
 
-#define REQUIRE_OK(result)                             \
-  do {                                                 \
-    if (!(result)) FAIL((result).error().describe());  \
+#define REQUIRE_OK(result)                            \
+  do {                                                \
+    if (!(result)) FAIL((result).error().describe()); \
   } while (false)
 
 config::ModelSpec fixture_model(bool tied) {
@@ -30,9 +31,11 @@ config::ModelSpec fixture_model(bool tied) {
 }
 
 struct Fixture {
-  explicit Fixture(bool tied, config::InnerSpec inner_spec = {}) : model(fixture_model(tied)), inner(inner_spec) {
-    auto opened = wire::SafetensorsFile::open(std::string(ARCHIPELAGO_SOURCE_DIR "/tests/golden/llama/") +
-                                              (tied ? "tied" : "untied") + ".safetensors");
+  explicit Fixture(bool tied, config::InnerSpec inner_spec = {})
+      : model(fixture_model(tied)), inner(inner_spec) {
+    auto opened =
+        wire::SafetensorsFile::open(std::string(ARCHIPELAGO_SOURCE_DIR "/tests/golden/llama/") +
+                                    (tied ? "tied" : "untied") + ".safetensors");
     REQUIRE_OK(opened);
     file = std::move(*opened);
     auto made = make_torch_trainer(model, inner);
@@ -71,9 +74,9 @@ double difference(std::span<const float> a, const std::vector<float>& b) {
   return out / largest(b);
 }
 
-// fp32 rounds to 2^-24. Every number here passes about 20 roundings in sequence (two layers of norm, projection,
-// attention, projection, MLP, forward and back), each summing at most 64 terms whose errors add like a random walk:
-// 20 · sqrt(64) · 2^-24 = 1e-5 of the largest value.
+// fp32 rounds to 2^-24. Every number here passes about 20 roundings in sequence (two layers of
+// norm, projection, attention, projection, MLP, forward and back), each summing at most 64 terms
+// whose errors add like a random walk: 20 · sqrt(64) · 2^-24 = 1e-5 of the largest value.
 constexpr double kFp32Bound = 20.0 * 8.0 / 16777216.0;
 
 }  // namespace
@@ -92,13 +95,15 @@ TEST_CASE("logits, loss and every gradient agree with the independent implementa
   for (const TensorShape& tensor : f.trainer->tensors()) {
     CAPTURE(tensor.name);
     const auto mine = std::span(result->gradients)
-                          .subspan(static_cast<std::size_t>(tensor.offset), static_cast<std::size_t>(tensor.elements));
+                          .subspan(static_cast<std::size_t>(tensor.offset),
+                                   static_cast<std::size_t>(tensor.elements));
     const double apart = difference(mine, f.get("gradient." + tensor.name));
     CHECK(apart < kFp32Bound);
     worst = std::max(worst, apart);
   }
-  std::cout << (tied ? "tied" : "untied") << ": largest difference, relative to the tensor's largest value: logits "
-            << logits << ", loss " << loss << ", gradients " << worst << "\n";
+  std::cout << (tied ? "tied" : "untied")
+            << ": largest difference, relative to the tensor's largest value: logits " << logits
+            << ", loss " << loss << ", gradients " << worst << "\n";
 }
 
 TEST_CASE("bf16 gradients point where the fp32 ones point") {
@@ -107,7 +112,8 @@ TEST_CASE("bf16 gradients point where the fp32 ones point") {
   Fixture f(true, inner);
   auto result = forward_backward(*f.trainer, f.tokens);
   REQUIRE_OK(result);
-  // bf16 rounds to 2^-9; the same count of roundings in sequence, averaged over a tensor: 20 · 2^-9 / 2 = 2%.
+  // bf16 rounds to 2^-9; the same count of roundings in sequence, averaged over a tensor: 20 · 2^-9
+  // / 2 = 2%.
   CHECK(result->loss == Approx(static_cast<double>(f.get("loss")[0])).epsilon(0.02));
   for (const TensorShape& tensor : f.trainer->tensors()) {
     CAPTURE(tensor.name);
@@ -116,11 +122,13 @@ TEST_CASE("bf16 gradients point where the fp32 ones point") {
     double norm = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) {
       const double want = static_cast<double>(expected[i]);
-      const double got = static_cast<double>(result->gradients[static_cast<std::size_t>(tensor.offset) + i]);
+      const double got =
+          static_cast<double>(result->gradients[static_cast<std::size_t>(tensor.offset) + i]);
       apart += (got - want) * (got - want);
       norm += want * want;
     }
-    CHECK(std::sqrt(apart / norm) < 0.04);  // twice the mean rounding: gradients pass the graph twice
+    CHECK(std::sqrt(apart / norm) <
+          0.04);  // twice the mean rounding: gradients pass the graph twice
   }
 }
 
@@ -148,10 +156,12 @@ TEST_CASE("three clipped AdamW steps end where PyTorch's end") {
     f.trainer->read(std::span(&index, 1), mine);
     const auto expected = f.get("after." + tensor.name);
     const auto gradient = f.get("gradient." + tensor.name);
-    // A step moves an element by rate · m/√v, of size 1; an error e of a gradient g moves that by about 2e/g, at most 2.
+    // A step moves an element by rate · m/√v, of size 1; an error e of a gradient g moves that by
+    // about 2e/g, at most 2.
     const double error = kFp32Bound * largest(gradient);
     for (std::size_t j = 0; j < mine.size(); ++j) {
-      const double apart = std::fabs(static_cast<double>(mine[j]) - static_cast<double>(expected[j]));
+      const double apart =
+          std::fabs(static_cast<double>(mine[j]) - static_cast<double>(expected[j]));
       const double g = std::fabs(static_cast<double>(gradient[j]));
       const double bound = rates * std::min(2.0, 4.0 * error / (g + 1e-12)) + 1e-6;
       if (apart > bound) {

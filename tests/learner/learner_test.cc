@@ -29,7 +29,8 @@ TEST_CASE("a text file's sequences tile it and predict every token but the first
   const TempDir dir;
   std::string text;
   for (int i = 0; i < 41; ++i) text.push_back(static_cast<char>('a' + i % 26));
-  const auto file = TokenFile::open(write_bytes(dir, "t", text), config::DataFormat::kText, 10, 256);
+  const auto file =
+      TokenFile::open(write_bytes(dir, "t", text), config::DataFormat::kText, 10, 256);
   REQUIRE(file);
   CHECK(file->sequences() == 4);
   std::vector<std::int32_t> row(11);
@@ -49,25 +50,30 @@ TEST_CASE("data errors are one clear line") {
   };
   const auto missing = open((dir.path() / "none").string(), config::DataFormat::kText, 256);
   REQUIRE_FALSE(missing);
-  CHECK(missing.error().message == "data file " + (dir.path() / "none").string() + " does not exist");
+  CHECK(missing.error().message ==
+        "data file " + (dir.path() / "none").string() + " does not exist");
   const auto tiny = open(write_bytes(dir, "tiny", "abcd"), config::DataFormat::kText, 256);
   REQUIRE_FALSE(tiny);
-  CHECK(tiny.error().message.find("has 4 tokens, shorter than one sequence of 5") != std::string::npos);
+  CHECK(tiny.error().message.find("has 4 tokens, shorter than one sequence of 5") !=
+        std::string::npos);
   CHECK_FALSE(open(write_bytes(dir, "odd", "abcdefghijk"), config::DataFormat::kTokensU16, 65536));
   CHECK_FALSE(open(dir.path().string(), config::DataFormat::kText, 256));
   // 0x6161 = 24929 as u16.
-  const auto wide = open(write_bytes(dir, "wide", "aaaaaaaaaaaa"), config::DataFormat::kTokensU16, 100);
+  const auto wide =
+      open(write_bytes(dir, "wide", "aaaaaaaaaaaa"), config::DataFormat::kTokensU16, 100);
   REQUIRE(wide);
   std::vector<std::int32_t> row(5);
   const Status read = wide->read(0, row);
   REQUIRE_FALSE(read);
-  CHECK(read.error().message.find("token 24929 at position 0 is not below model.vocabSize 100") != std::string::npos);
+  CHECK(read.error().message.find("token 24929 at position 0 is not below model.vocabSize 100") !=
+        std::string::npos);
 }
 
 TEST_CASE("the data set's digest depends on content, not on the path") {
   const TempDir dir;
   const auto digest = [&](const std::string& name, const std::string& text) {
-    const auto file = TokenFile::open(write_bytes(dir, name, text), config::DataFormat::kText, 4, 256);
+    const auto file =
+        TokenFile::open(write_bytes(dir, name, text), config::DataFormat::kText, 4, 256);
     REQUIRE(file);
     return file->digest();
   };
@@ -104,7 +110,8 @@ TEST_CASE("AdamW follows the formula of Loshchilov and Hutter") {
   std::vector<double> w = start, m(5), v(5);
   for (std::size_t i = 0; i < 5; ++i) state.weights().data()[i] = static_cast<float>(start[i]);
   for (int step = 1; step <= 3; ++step) {
-    for (std::size_t i = 0; i < 5; ++i) state.gradients().data()[i] = static_cast<float>(2 * gradient[i]);
+    for (std::size_t i = 0; i < 5; ++i)
+      state.gradients().data()[i] = static_cast<float>(2 * gradient[i]);
     const auto applied = state.apply(0.1, 0.5, serially);  // scale: accumulation over two
     CHECK(applied.gradient_norm == Approx(13));
     for (std::size_t i = 0; i < 5; ++i) {
@@ -112,11 +119,13 @@ TEST_CASE("AdamW follows the formula of Loshchilov and Hutter") {
       m[i] = 0.9 * m[i] + 0.1 * g;
       v[i] = 0.95 * v[i] + 0.05 * g * g;
       w[i] *= i < 3 ? 1 - 0.1 * 0.1 : 1;
-      w[i] -= 0.1 * (m[i] / (1 - std::pow(0.9, step))) / (std::sqrt(v[i] / (1 - std::pow(0.95, step))) + 1e-8);
+      w[i] -= 0.1 * (m[i] / (1 - std::pow(0.9, step))) /
+              (std::sqrt(v[i] / (1 - std::pow(0.95, step))) + 1e-8);
     }
   }
   // Three steps of a handful of fp32 roundings on values near 1.
-  for (std::size_t i = 0; i < 5; ++i) CHECK(static_cast<double>(state.weights().data()[i]) == Approx(w[i]).margin(2e-6));
+  for (std::size_t i = 0; i < 5; ++i)
+    CHECK(static_cast<double>(state.weights().data()[i]) == Approx(w[i]).margin(2e-6));
 }
 
 TEST_CASE("a gradient that is not finite changes nothing") {
@@ -130,7 +139,8 @@ TEST_CASE("a gradient that is not finite changes nothing") {
   CHECK(std::equal(before.begin(), before.end(), state.weights().data()));
 }
 
-TEST_CASE("inner state comes back exactly in fp32, within bf16's rounding in bf16, and damage is named") {
+TEST_CASE(
+    "inner state comes back exactly in fp32, within bf16's rounding in bf16, and damage is named") {
   FlatState a(fake_tensors(4), {});
   a.initialise(3);
   Rng rng(5);
@@ -174,7 +184,8 @@ TEST_CASE("initial parameters depend on the seed alone") {
   CHECK_FALSE(std::equal(a.weights().span().begin(), a.weights().span().end(), c.weights().data()));
   // 0.02 ± 5 standard errors of 8,192 normal values.
   double sum = 0;
-  for (std::size_t i = 0; i < 8192; ++i) sum += static_cast<double>(a.weights().data()[i]) * static_cast<double>(a.weights().data()[i]);
+  for (std::size_t i = 0; i < 8192; ++i)
+    sum += static_cast<double>(a.weights().data()[i]) * static_cast<double>(a.weights().data()[i]);
   CHECK(std::sqrt(sum / 8192) == Approx(0.02).epsilon(5 / std::sqrt(2.0 * 8192)));
 }
 
@@ -199,24 +210,29 @@ TEST_CASE("config.json comes back, and what the decoder does not do is refused")
 TEST_CASE("silu, norm and rotation kernels agree with double arithmetic") {
   Rng rng(11);
   constexpr std::int64_t kRows = 5, kHidden = 37;
-  std::vector<float> gate_up(kRows * 2 * kHidden), out(kRows * kHidden), h(kRows * kHidden), sum(kRows * kHidden),
-      normed(kRows * kHidden), weight(kHidden), rstd(kRows);
+  std::vector<float> gate_up(kRows * 2 * kHidden), out(kRows * kHidden), h(kRows * kHidden),
+      sum(kRows * kHidden), normed(kRows * kHidden), weight(kHidden), rstd(kRows);
   for (float& x : gate_up) x = static_cast<float>(rng.uniform(-20, 20));
   for (float& x : h) x = static_cast<float>(rng.normal());
   for (float& x : weight) x = static_cast<float>(rng.normal());
   gate_up[0] = -100;  // beyond the exponential's clamp
   gate_up[1] = 100;
   kernels::swiglu(gate_up.data(), kRows, kHidden, out.data());
-  kernels::add_rms_norm(h.data(), h.data(), weight.data(), 1e-5F, kRows, kHidden, sum.data(), normed.data(), rstd.data());
+  kernels::add_rms_norm(h.data(), h.data(), weight.data(), 1e-5F, kRows, kHidden, sum.data(),
+                        normed.data(), rstd.data());
   for (std::int64_t r = 0; r < kRows; ++r) {
     double square = 0;
-    for (std::int64_t i = 0; i < kHidden; ++i) square += std::pow(2 * static_cast<double>(h[static_cast<std::size_t>(r * kHidden + i)]), 2);
+    for (std::int64_t i = 0; i < kHidden; ++i)
+      square += std::pow(2 * static_cast<double>(h[static_cast<std::size_t>(r * kHidden + i)]), 2);
     for (std::int64_t i = 0; i < kHidden; ++i) {
       const auto at = static_cast<std::size_t>(r * kHidden + i);
       const double g = static_cast<double>(gate_up[static_cast<std::size_t>(r * 2 * kHidden + i)]);
-      const double u = static_cast<double>(gate_up[static_cast<std::size_t>(r * 2 * kHidden + kHidden + i)]);
-      CHECK(static_cast<double>(out[at]) == Approx(g / (1 + std::exp(-g)) * u).epsilon(1e-6).margin(1e-30));
-      const double expected = 2 * static_cast<double>(h[at]) / std::sqrt(square / kHidden + 1e-5) * static_cast<double>(weight[static_cast<std::size_t>(i)]);
+      const double u =
+          static_cast<double>(gate_up[static_cast<std::size_t>(r * 2 * kHidden + kHidden + i)]);
+      CHECK(static_cast<double>(out[at]) ==
+            Approx(g / (1 + std::exp(-g)) * u).epsilon(1e-6).margin(1e-30));
+      const double expected = 2 * static_cast<double>(h[at]) / std::sqrt(square / kHidden + 1e-5) *
+                              static_cast<double>(weight[static_cast<std::size_t>(i)]);
       CHECK(static_cast<double>(normed[at]) == Approx(expected).epsilon(2e-6));
     }
   }
@@ -266,7 +282,8 @@ TEST_CASE("the bank keeps versions in order, drops old ones at an apply, and is 
 TEST_CASE("the watchdog bites only a step that is too long by its own measure") {
   CHECK_FALSE(watchdog_bites(true, seconds(9), seconds(10), seconds(0.1)));
   CHECK(watchdog_bites(true, seconds(11), seconds(10), seconds(0.1)));
-  CHECK_FALSE(watchdog_bites(true, seconds(11), seconds(10), seconds(1)));  // 20 slow steps are allowed
+  CHECK_FALSE(
+      watchdog_bites(true, seconds(11), seconds(10), seconds(1)));  // 20 slow steps are allowed
   CHECK_FALSE(watchdog_bites(false, seconds(1000), seconds(10), seconds(1)));
 }
 

@@ -24,15 +24,21 @@ class Run {
     const auto text = dir_.path() / "train.txt";
     std::ofstream(text) << std::string(20000, 'x');
     std::ofstream(dir_.path() / "val.txt") << std::string(2000, 'y');
-    spec_ = R"({"apiVersion":"archipelago.training/v1alpha1","kind":"DecoupledTraining","metadata":{"name":"test"},"spec":{
+    spec_ =
+        R"({"apiVersion":"archipelago.training/v1alpha1","kind":"DecoupledTraining","metadata":{"name":"test"},"spec":{
       "model":{"hiddenSize":32,"layers":1,"heads":4,"kvHeads":2,"intermediateSize":48,"vocabSize":256,"contextLength":16},
-      "data":{"train":{"path":")" + text.string() + R"(","format":"text"},
-              "validation":[{"name":"main","path":")" + (dir_.path() / "val.txt").string() + R"(","everySteps":10,"sequences":16}]},
+      "data":{"train":{"path":")" +
+        text.string() + R"(","format":"text"},
+              "validation":[{"name":"main","path":")" +
+        (dir_.path() / "val.txt").string() + R"(","everySteps":10,"sequences":16}]},
       "inner":{"batchSize":2,"learningRate":0.02,"warmupSteps":2},
-      "sync":{"fragments":4,"interval":4,"overlap":2,"quorum":1,"uplink":")" + uplink + R"(","downlink":")" + uplink + R"(","startTimeoutSeconds":20},
-      "budget":{"globalSteps":)" + std::to_string(steps) + R"(},
+      "sync":{"fragments":4,"interval":4,"overlap":2,"quorum":1,"uplink":")" +
+        uplink + R"(","downlink":")" + uplink + R"(","startTimeoutSeconds":20},
+      "budget":{"globalSteps":)" +
+        std::to_string(steps) + R"(},
       "outerOptimizer":{"datacenter":"a","finishedLingerSeconds":30},
-      "datacenters":[{"name":"a","learnerUnits":)" + std::to_string(units) + "}]}}";
+      "datacenters":[{"name":"a","learnerUnits":)" +
+        std::to_string(units) + "}]}}";
     std::ofstream(dir_.path() / "spec.json") << spec_;
     start_outer();
   }
@@ -72,13 +78,15 @@ class Run {
     flags.outer = "http://127.0.0.1:" + std::to_string(port_);
     flags.admin = "127.0.0.1:0";
     flags.run_id = "5b0d2c6e-6f0a-4f5e-9d55-0d6f3c1c2a10";
-    flags.termination_log = (dir_.path() / (flags.unit + "-" + std::to_string(incarnation) + ".last")).string();
+    flags.termination_log =
+        (dir_.path() / (flags.unit + "-" + std::to_string(incarnation) + ".last")).string();
     return flags;
   }
   DaemonHooks hooks(int tensors = kTensors) const {
     DaemonHooks hooks;
     hooks.shapes = [tensors](const config::ModelSpec&) { return fake_tensors(tensors); };
-    hooks.trainer = [tensors](const config::ModelSpec& model, const config::InnerSpec&) -> Result<std::unique_ptr<Trainer>> {
+    hooks.trainer = [tensors](const config::ModelSpec& model,
+                              const config::InnerSpec&) -> Result<std::unique_ptr<Trainer>> {
       FakeTrainerOptions options;
       options.tensors = fake_tensors(tensors);
       options.context_length = model.context_length;
@@ -87,7 +95,8 @@ class Run {
     };
     return hooks;
   }
-  std::future<ExitCode> launch(const Flags& flags, const std::stop_token& stop, const DaemonHooks& hooks) const {
+  std::future<ExitCode> launch(const Flags& flags, const std::stop_token& stop,
+                               const DaemonHooks& hooks) const {
     return std::async(std::launch::async,
                       [=] { return run_daemon(flags, hooks, stop, Logger::null()); });
   }
@@ -213,7 +222,8 @@ TEST_CASE("bad configuration, bad data and another layout end with their own cod
   std::stop_source stop;
   Flags none = run.flags(0);
   none.config = "/nonexistent/spec.json";
-  CHECK(run_daemon(none, run.hooks(), stop.get_token(), Logger::null()) == ExitCode::kConfigRefused);
+  CHECK(run_daemon(none, run.hooks(), stop.get_token(), Logger::null()) ==
+        ExitCode::kConfigRefused);
   auto a = run.launch(run.flags(0), stop.get_token());
   REQUIRE(run.reach(2));
   auto other = run.launch(run.flags(1), stop.get_token(), run.hooks(kTensors + 1));

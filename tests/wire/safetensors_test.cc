@@ -52,7 +52,8 @@ TEST_CASE("half precision is read") {
   std::memcpy(bytes.data() + bytes.size() - 8, halves, 8);
   const TempDir dir;
   std::ofstream(dir.path() / "h", std::ios::binary)
-      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
   const auto file = SafetensorsFile::open(dir.path() / "h");
   REQUIRE(file);
   const auto values = *file->read("h");
@@ -67,16 +68,17 @@ TEST_CASE("headers that lie are refused by name") {
   const std::vector<std::pair<std::string, std::size_t>> bad = {
       {"[]", 0},
       {"{", 0},
-      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7},                      // cut short
-      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 9},                      // bytes left over
-      {R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8},                      // shape and range differ
-      {R"({"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}})", 8},                      // dtype
-      {R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8},                     // negative
-      {R"({"a":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,8]}})", 8},  // overflow
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7},   // cut short
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 9},   // bytes left over
+      {R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", 8},   // shape and range differ
+      {R"({"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}})", 8},   // dtype
+      {R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8},  // negative
+      {R"({"a":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,8]}})",
+       8},  // overflow
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8},
-      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8},                      // a hole
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8},  // a hole
       {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
-       8},                                                                                  // overlap
+       8},  // overlap
   };
   for (const auto& [header, data] : bad) {
     CAPTURE(header, data);
@@ -93,7 +95,8 @@ TEST_CASE("a tensor whose values don't fit its shape is not written") {
   const TempDir dir;
   const std::vector<float> a = {1, 2};
   CHECK_FALSE(write_safetensors(dir.path() / "x", std::vector<SafeTensorView>{{"a", {3}, a}}));
-  CHECK_FALSE(write_safetensors(dir.path() / "x", std::vector<SafeTensorView>{{"a", {2}, a}, {"a", {2}, a}}));
+  CHECK_FALSE(write_safetensors(dir.path() / "x",
+                                std::vector<SafeTensorView>{{"a", {2}, a}, {"a", {2}, a}}));
   CHECK_FALSE(std::filesystem::exists(dir.path() / "x"));
 }
 
