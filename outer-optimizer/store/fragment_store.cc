@@ -66,11 +66,12 @@ FragmentStore::FragmentStore(const diloco::Layout& layout,
 Status FragmentStore::set(FragmentId p, GlobalStep version, std::span<const float> master,
                           std::span<const float> momentum, std::span<const float> published) {
   const std::size_t elements = as_size(fragmentation_[p].elements);
-  for (const auto& values : {master, momentum, published})
-    if ((!values.empty() || values.data() == master.data()) && values.size() != elements)
-      return fail(ErrorKind::kInvalid, "fragment " + std::to_string(p.value) + " has " +
-                                           std::to_string(elements) + " elements, got " +
-                                           std::to_string(values.size()));
+  auto fits = [&](std::span<const float> values) { return values.size() == elements; };
+  if (!fits(master) || (!momentum.empty() && !fits(momentum)) ||
+      (!published.empty() && !fits(published)))
+    return fail(ErrorKind::kInvalid, "fragment " + std::to_string(p.value) + " has " +
+                                         std::to_string(elements) + " elements, got " +
+                                         std::to_string(master.size()));
   for (const auto& values : {master, momentum, published})
     if (!codec::all_finite(values))
       return fail(ErrorKind::kRefused,

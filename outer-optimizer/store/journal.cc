@@ -388,12 +388,15 @@ Status Journal::append(RecordType type, std::string_view head, std::uint64_t ten
 }
 
 Status Journal::rotate() {
-  if (end_ == kFileHeader)
-    return {};  // nothing in it yet: it can serve the next checkpoint as it is
-  // The unused reservation goes first, so that the new file can have it.
+  if (end_ == kFileHeader) return {};  // nothing in it: it can serve the next checkpoint as it is
+  // The unused reservation goes first, so that the new file can have it; and comes back if that
+  // fails, so that commits still have the room that was set aside for them.
+  const std::uint64_t reserved = allocated_;
   ARCH_TRY_VOID(ops_.truncate(fd_.get(), end_));
   allocated_ = end_;
-  return create_file(generation_ + 1);
+  auto created = create_file(generation_ + 1);
+  if (!created && ops_.preallocate(fd_.get(), reserved)) allocated_ = reserved;
+  return created;
 }
 
 Status Journal::free_below(FileOps& ops, const std::filesystem::path& folder,

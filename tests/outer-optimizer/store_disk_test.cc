@@ -134,6 +134,7 @@ TEST_CASE(
   store = std::move(Store::open(options_for(disk.path()), [](std::string_view) {}).value());
   CHECK(fingerprint(*store->fragments()) == stopped);
   REQUIRE(merge(*store, t).has_value());
+  CHECK(store->disk_use().free_bytes > 0);
   REQUIRE(store->start_checkpoint(GlobalStep(t), "three").value());
   REQUIRE(store->finish_checkpoint()->status.has_value());
 }
