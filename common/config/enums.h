@@ -17,6 +17,8 @@ inline constexpr std::array<Named<GraceRule>, 3> kGraceRules{
     {{GraceRule::kSteps, "steps"}, {GraceRule::kSlack, "slack"}, {GraceRule::kOff, "off"}}};
 inline constexpr std::array<Named<MergeRule>, 2> kMergeRules{
     {{MergeRule::kRda, "rda"}, {MergeRule::kMean, "mean"}}};
+inline constexpr std::array<Named<MergeRule>, 2> kEmbeddingMergeRules{
+    {{MergeRule::kMean, "mean"}, {MergeRule::kRda, "rda", false}}};
 inline constexpr std::array<Named<CodecName>, 4> kCodecs{{{CodecName::kFp32, "fp32"},
                                                           {CodecName::kBf16, "bf16"},
                                                           {CodecName::kInt8, "int8"},
@@ -45,6 +47,7 @@ inline constexpr std::array<Named<Word>, 3> kServiceTypes{
      {"LoadBalancer", "LoadBalancer", false}}};
 inline constexpr std::array<Named<Word>, 3> kPullPolicies{
     {{"IfNotPresent", "IfNotPresent"}, {"Always", "Always"}, {"Never", "Never"}}};
-inline constexpr std::array<Named<bool>, 2> kJournals{{{true, "fp32"}, {false, "off"}}};
+inline constexpr std::array<Named<bool>, 2> kJournals{
+    {{true, "fp32"}, {false, "off", false}}};
 
 }  // namespace archipelago::config

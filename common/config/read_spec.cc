@@ -46,7 +46,8 @@ void read_train(ObjectReader train, TrainData& out) {
 
 void read_data(ObjectReader data, DataSpec& out) {
   read_train(data.object("train"), out.train);
-  data.list("validation", 16, [&](ObjectReader& item, std::size_t /*index*/) {
+  data.list("validation", 1,  // several sets are not evaluated yet
+             [&](ObjectReader& item, std::size_t /*index*/) {
     ValidationData set;
     item.text("name", set.name, check_label);
     if (!item.text("path", set.path, check_path) && !item.has("path")) {
@@ -118,7 +119,7 @@ void read_sync(ObjectReader sync, SyncSpec& out, Given& given) {
   if (sync.choice("fragmentation", fragmentation, kFragmentations))
     out.fragmentation = std::string(fragmentation);
   sync.choice("merge", out.merge, kMergeRules);
-  sync.choice("embeddingMerge", out.embedding_merge, kMergeRules);
+  sync.choice("embeddingMerge", out.embedding_merge, kEmbeddingMergeRules);
   sync.choice("uplink", out.uplink, kCodecs);
   sync.choice("downlink", out.downlink, kCodecs);
   sync.only("blend", 0);

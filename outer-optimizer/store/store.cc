@@ -148,9 +148,9 @@ Status Store::Impl::load_newest() {
   }
   if (!steps.empty())
     return fail(ErrorKind::kCorrupt, "no checkpoint in " + checkpoints.string() + " is usable (" +
-                                         report.problems.front() + "); HINT: empty " +
-                                         options.folder.string() +
-                                         " to rebuild the run from its learners");
+                                         report.problems.front() +
+                                         "); HINT: put a checkpoint folder back from a backup, or "
+                                         "start a new run");
   return {};
 }
 

@@ -56,7 +56,6 @@ TEST_CASE("the resolved spec round-trips") {
       "model.initFrom.seed=42",
       "sync.grace={rule: slack, fraction: 0.7}",
       "sync.uplink=int8",
-      "outerOptimizer.checkpoint.journal=off",
       "outerOptimizer.storage={size: 20Gi, existingClaim: old, adopt: true, retain: Delete}",
       "datacenters[1]={name: eu-west, learnerUnits: 3, inner: {batchSize: 4}, data: {volume: "
       "{claim: c}}, "
