@@ -7,7 +7,9 @@ namespace archipelago::simulator {
 
 using namespace diloco;
 
-std::string who_text(const UnitKey& who) { return who.unit + "/" + std::to_string(who.incarnation.value) + "/" + who.session; }
+std::string who_text(const UnitKey& who) {
+  return who.unit + "/" + std::to_string(who.incarnation.value) + "/" + who.session;
+}
 std::string key_text(const UploadKey& key) {
   return who_text(key.who) + "/" + std::to_string(key.t.value) + "/" + std::to_string(key.attempt);
 }
@@ -35,7 +37,10 @@ UnitKey make_key(World& world, int unit, std::int64_t incarnation) {
 }  // namespace
 
 LearnerProcess::LearnerProcess(World& w, int unit_index, std::int64_t incarnation)
-    : world(w), unit(unit_index), who(make_key(w, unit_index, incarnation)), core(learner_config(w, who), w.queue.time()) {
+    : world(w),
+      unit(unit_index),
+      who(make_key(w, unit_index, incarnation)),
+      core(learner_config(w, who), w.queue.time()) {
   const auto p = static_cast<std::size_t>(w.config.sync.fragments);
   theta.assign(p, 0);
   base.assign(p, 0);
@@ -82,7 +87,10 @@ void LearnerProcess::say_hello() {
         return [self, r = *reply] { self->on_reply(r.progress); };
       },
       [self] {
-        if (self->alive) self->world.queue.after(0.3, [self] { if (self->alive) self->say_hello(); });
+        if (self->alive)
+          self->world.queue.after(0.3, [self] {
+            if (self->alive) self->say_hello();
+          });
       });
 }
 
@@ -117,15 +125,19 @@ void LearnerProcess::send_report() {
       [self, report]() -> std::function<void()> {
         auto& syncer = *self->world.syncer;
         auto reply = syncer.core->progress(report, self->world.queue.time());
-        if (!reply && reply.error().kind == ErrorKind::kNotFound) return [self] { self->say_hello(); };
+        if (!reply && reply.error().kind == ErrorKind::kNotFound)
+          return [self] { self->say_hello(); };
         if (!reply) return [self, error = reply.error()] { self->exit_if_fenced(error); };
         if (reply->news > report.news) return [self, r = *reply] { self->on_reply(r); };
         // Held: a newer report of the same process answers an older one.
         for (auto& h : syncer.held)
           if (h.who == report.who) h.until = 0;
         const double delay = self->world.config.delay;
-        syncer.held.push_back({report.who, report.news, self->world.queue.now() + 1.0, [self, delay](ProgressReply r) {
-                                 self->world.queue.after(delay, [self, r] { if (self->alive) self->on_reply(r); });
+        syncer.held.push_back({report.who, report.news, self->world.queue.now() + 1.0,
+                               [self, delay](ProgressReply r) {
+                                 self->world.queue.after(delay, [self, r] {
+                                   if (self->alive) self->on_reply(r);
+                                 });
                                }});
         return [] {};
       },
@@ -137,7 +149,8 @@ void LearnerProcess::start_upload() {
   auto order = core.next_upload();
   if (!order) return;
   const auto p = static_cast<std::size_t>(order->snapshot.fragment);
-  const double took = world.config.up[static_cast<std::size_t>(unit)] * world.config.fragment_size[p];
+  const double took =
+      world.config.up[static_cast<std::size_t>(unit)] * world.config.fragment_size[p];
   uplink_free = world.queue.now() + took;
   order->info.bytes = static_cast<std::uint64_t>(1000 * world.config.fragment_size[p]);
   upload(*order, buffer[static_cast<std::size_t>(order->snapshot.buffer)]);
@@ -154,7 +167,10 @@ void LearnerProcess::upload(const UploadOrder& order, double value) {
     self->pump();
   };
   const auto retry = [self, finish] {
-    if (self->alive) self->world.queue.after(0.2, [self, finish] { if (self->alive) finish(UploadOutcome::kRetry); });
+    if (self->alive)
+      self->world.queue.after(0.2, [self, finish] {
+        if (self->alive) finish(UploadOutcome::kRetry);
+      });
   };
   const double done = std::max(uplink_free - world.queue.now(), 0.0);
   const auto judge = [self, finish](const Error& error) -> std::function<void()> {
@@ -171,13 +187,15 @@ void LearnerProcess::upload(const UploadOrder& order, double value) {
   world.call(
       self,
       [self, info, done, arrive, finish, retry, judge]() -> std::function<void()> {
-        auto verdict = self->world.syncer->core->upload_started(info.key, info.fragment, info.base, info.bytes,
-                                                                self->world.queue.time());
+        auto verdict = self->world.syncer->core->upload_started(
+            info.key, info.fragment, info.base, info.bytes, self->world.queue.time());
         if (!verdict) return judge(verdict.error());
-        if (*verdict == UploadVerdict::kRepeat) return [finish] { finish(UploadOutcome::kReceipt); };
+        if (*verdict == UploadVerdict::kRepeat)
+          return [finish] { finish(UploadOutcome::kReceipt); };
         self->world.queue.after(0.5 * done, [self, info] {
           if (self->alive && self->world.syncer)
-            self->world.syncer->core->upload_bytes(info.key, info.bytes / 2, self->world.queue.time());
+            self->world.syncer->core->upload_bytes(info.key, info.bytes / 2,
+                                                   self->world.queue.time());
         });
         self->world.queue.after(done, [self, arrive, retry] {
           if (self->alive) self->world.call(self, arrive, retry);
@@ -185,7 +203,9 @@ void LearnerProcess::upload(const UploadOrder& order, double value) {
         return [] {};
       },
       retry);
-  world.queue.after(done, [self] { if (self->alive) self->pump(); });
+  world.queue.after(done, [self] {
+    if (self->alive) self->pump();
+  });
 }
 
 void LearnerProcess::start_fetch() {
@@ -197,7 +217,9 @@ void LearnerProcess::start_fetch() {
   const auto failed = [self, p] {
     if (!self->alive) return;
     self->core.fetch_failed(p, false);
-    self->world.queue.after(0.2, [self] { if (self->alive) self->pump(); });
+    self->world.queue.after(0.2, [self] {
+      if (self->alive) self->pump();
+    });
   };
   world.call(
       self,
@@ -206,11 +228,13 @@ void LearnerProcess::start_fetch() {
         // The next delta where at most 4 are kept, else the newest keyframe, 8 x as long.
         auto newest = std::prev(published.upper_bound({p, INT64_MAX}));
         auto next = published.upper_bound({p, have.value});
-        const bool delta = have != kNoVersion && next != published.end() && next->first.first == p &&
-                           std::distance(next, newest) < 4 && next->first.second <= self->world.config.sync.budget.value;
+        const bool delta = have != kNoVersion && next != published.end() &&
+                           next->first.first == p && std::distance(next, newest) < 4 &&
+                           next->first.second <= self->world.config.sync.budget.value;
         const auto chosen = delta ? next : newest;
         const double took = self->world.config.down[static_cast<std::size_t>(self->unit)] *
-                            self->world.config.fragment_size[static_cast<std::size_t>(p)] * (delta ? 1 : 8);
+                            self->world.config.fragment_size[static_cast<std::size_t>(p)] *
+                            (delta ? 1 : 8);
         const GlobalStep version(chosen->first.second);
         const double value = chosen->second;
         return [self, p, have, delta, version, value, took] {
@@ -239,9 +263,7 @@ void LearnerProcess::start_recovery() {
       self,
       [self, id]() -> std::function<void()> {
         if (!self->world.syncer->relays.contains(id))
-          return [self] {
-            self->fetching_state = false;
-          };
+          return [self] { self->fetching_state = false; };
         return [self] {
           self->fetching_state = false;
           self->core.inner_state_restored(false, self->world.queue.time());
@@ -299,7 +321,8 @@ void LearnerProcess::carry_out(const BoundaryPlan& plan) {
     const auto p = static_cast<std::size_t>(order.fragment);
     const auto value = arrived.find({order.fragment, order.version.value});
     if (value == arrived.end()) return world.violate("apply of a version that was never fetched");
-    if (world.disk.published.at(value->first) != value->second) world.violate("a learner holds bytes that were not published");
+    if (world.disk.published.at(value->first) != value->second)
+      world.violate("a learner holds bytes that were not published");
     theta[p] = base[p] = value->second;
     arrived.erase(arrived.lower_bound({order.fragment, 0}), std::next(value));
   }

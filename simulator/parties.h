@@ -1,5 +1,6 @@
 #pragma once
-// The two parties of a world: a syncer process with its disk, and learner processes. Private to the simulator.
+// The two parties of a world: a syncer process with its disk, and learner processes. Private to the
+// simulator.
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,15 +25,16 @@ struct World;
 struct Disk {
   std::optional<diloco::SyncerState> state;
   std::int64_t epoch = 0;
-  std::vector<double> master;                       // by fragment
-  std::map<std::pair<int, std::int64_t>, double> published;  // (fragment, version) -> value, for checks
+  std::vector<double> master;  // by fragment
+  std::map<std::pair<int, std::int64_t>, double>
+      published;  // (fragment, version) -> value, for checks
   std::map<std::int64_t, std::vector<diloco::UploadKey>> commits;  // t -> members
   std::set<std::string> relays_ready;
 };
 
 struct SyncerProcess {
   std::unique_ptr<diloco::SyncerCore> core;
-  std::map<std::string, double> stored;             // complete uploads: key text -> value
+  std::map<std::string, double> stored;  // complete uploads: key text -> value
   std::map<std::string, std::vector<diloco::BlockPosition>> consumed;  // their positions
   struct Held {
     UnitKey who;
@@ -41,7 +43,7 @@ struct SyncerProcess {
     std::function<void(diloco::ProgressReply)> answer;
   };
   std::vector<Held> held;
-  std::set<std::string> relays;                     // ids whose state arrived
+  std::set<std::string> relays;  // ids whose state arrived
 };
 
 struct LearnerProcess : std::enable_shared_from_this<LearnerProcess> {
@@ -64,7 +66,7 @@ struct LearnerProcess : std::enable_shared_from_this<LearnerProcess> {
   double last_report = -1e9;
   std::vector<double> theta, base, buffer;
   std::map<std::pair<int, std::int64_t>, double> arrived;
-  std::map<std::int64_t, double> upload_value;      // by t
+  std::map<std::int64_t, double> upload_value;  // by t
   std::int64_t trained_tokens = 0;
   bool fetching_state = false, seeding = false;
 
@@ -100,21 +102,23 @@ struct World {
   [[nodiscard]] WorldResult result() const;
   [[nodiscard]] std::string standstill() const;
 
-  // A request from a learner: executed at the syncer after the delay, answered after another; lost, repeated or refused by
-  // a dead syncer as the world has it. `fail` comes a second after the send.
-  void call(const std::shared_ptr<LearnerProcess>& from, std::function<std::function<void()>()> serve,
-            std::function<void()> fail);
+  // A request from a learner: executed at the syncer after the delay, answered after another; lost,
+  // repeated or refused by a dead syncer as the world has it. `fail` comes a second after the send.
+  void call(const std::shared_ptr<LearnerProcess>& from,
+            std::function<std::function<void()>()> serve, std::function<void()> fail);
 
   WorldConfig config;
   EventQueue queue;
   Rng rng;
   Disk disk;
   std::unique_ptr<SyncerProcess> syncer;
-  std::vector<std::shared_ptr<LearnerProcess>> current;    // by unit
+  std::vector<std::shared_ptr<LearnerProcess>> current;  // by unit
   std::vector<std::shared_ptr<LearnerProcess>> all;
   std::vector<std::int64_t> incarnations;
-  std::map<std::pair<std::uint64_t, std::uint32_t>, std::set<std::string>> trained;  // sequence -> who trained on it
-  std::map<std::string, std::map<std::uint64_t, std::uint32_t>> merged_upto;         // who -> block -> position
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::set<std::string>>
+      trained;  // sequence -> who trained on it
+  std::map<std::string, std::map<std::uint64_t, std::uint32_t>>
+      merged_upto;  // who -> block -> position
   std::string violation;
   std::int64_t events = 0;
   double first_commit = 0, last_commit = 0;

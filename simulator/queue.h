@@ -12,7 +12,9 @@ namespace archipelago::simulator {
 class EventQueue {
  public:
   using Action = std::function<void()>;
-  void at(double time, Action action) { heap_.push({time < now_ ? now_ : time, count_++, std::move(action)}); }
+  void at(double time, Action action) {
+    heap_.push({time < now_ ? now_ : time, count_++, std::move(action)});
+  }
   void after(double delay, Action action) { at(now_ + delay, std::move(action)); }
   [[nodiscard]] bool empty() const { return heap_.empty(); }
   [[nodiscard]] double now() const { return now_; }

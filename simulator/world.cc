@@ -27,8 +27,9 @@ void World::start_syncer() {
   syncer = std::make_unique<SyncerProcess>();
   ++disk.epoch;
   syncer->core = std::make_unique<SyncerCore>(config.sync, disk.epoch, disk.state, queue.time());
-  syncer->core->set_layout("layout", std::vector<double>(static_cast<std::size_t>(config.sync.fragments),
-                                                         1.0 / config.sync.fragments));
+  syncer->core->set_layout("layout",
+                           std::vector<double>(static_cast<std::size_t>(config.sync.fragments),
+                                               1.0 / config.sync.fragments));
   if (disk.epoch > 1) {
     returned_at = queue.now();
     after_return.clear();
@@ -45,8 +46,8 @@ void World::start_learner(int unit) {
   current[u]->start();
 }
 
-void World::call(const std::shared_ptr<LearnerProcess>& from, std::function<std::function<void()>()> serve,
-                 std::function<void()> fail) {
+void World::call(const std::shared_ptr<LearnerProcess>& from,
+                 std::function<std::function<void()>()> serve, std::function<void()> fail) {
   const auto down = [from, this] { return from->link_down_until > queue.now() || !syncer; };
   const bool lost = rng.chance(config.loss);
   const bool answer_lost = rng.chance(config.loss);
@@ -73,7 +74,10 @@ void World::call(const std::shared_ptr<LearnerProcess>& from, std::function<std:
     });
   };
   queue.after(config.delay, [deliver] { deliver(true); });
-  if (twice) queue.after(config.delay + rng.uniform(0, 3), [deliver, from] { if (from->alive) deliver(false); });
+  if (twice)
+    queue.after(config.delay + rng.uniform(0, 3), [deliver, from] {
+      if (from->alive) deliver(false);
+    });
 }
 
 void World::carry_out_effects() {
@@ -88,7 +92,8 @@ void World::carry_out_effects() {
       syncer->stored.erase(key_text(drop->key));
     } else if (std::holds_alternative<PublishFinal>(effect)) {
       for (int p = 0; p < config.sync.fragments; ++p)
-        disk.published[{p, config.sync.budget.value + 1}] = disk.master[static_cast<std::size_t>(p)];
+        disk.published[{p, config.sync.budget.value + 1}] =
+            disk.master[static_cast<std::size_t>(p)];
       syncer->core->final_published(queue.time());
     } else if (std::holds_alternative<WriteModel>(effect)) {
       syncer->core->model_written(queue.time());
@@ -97,7 +102,8 @@ void World::carry_out_effects() {
 }
 
 void World::run_merge(const StartMerge& merge) {
-  if (merge.t.value != static_cast<std::int64_t>(disk.commits.size()) + 1) violate("commits out of order");
+  if (merge.t.value != static_cast<std::int64_t>(disk.commits.size()) + 1)
+    violate("commits out of order");
   for (const auto& member : merge.members)
     if (!syncer->stored.contains(key_text(member.key))) violate("a member without a stored upload");
   if (merge.fragment != kNoFragment && static_cast<int>(merge.members.size()) < config.sync.quorum)
@@ -110,12 +116,14 @@ void World::run_merge(const StartMerge& merge) {
 }
 
 void World::commit(const StartMerge& merge, std::int64_t epoch) {
-  if (!syncer || disk.epoch != epoch) return;  // died before the record was durable: nothing happened
+  if (!syncer || disk.epoch != epoch)
+    return;  // died before the record was durable: nothing happened
   std::vector<UploadKey> members;
   double sum = 0, weight = 0;
   std::set<std::string> seen;
   for (const auto& member : merge.members) {
-    const double w = static_cast<double>(member.counters.tokens) * static_cast<double>(member.counters.tokens) /
+    const double w = static_cast<double>(member.counters.tokens) *
+                     static_cast<double>(member.counters.tokens) /
                      static_cast<double>(member.counters.steps);
     sum += w * syncer->stored.at(key_text(member.key));
     weight += w;
@@ -179,7 +187,9 @@ void World::inject(const Fault& fault) {
   switch (fault.kind) {
     case FaultKind::kKillLearner:
       if (current[u]) current[u]->stop();
-      queue.after(fault.away, [this, u] { if (!current[u]->exited) start_learner(static_cast<int>(u)); });
+      queue.after(fault.away, [this, u] {
+        if (!current[u]->exited) start_learner(static_cast<int>(u));
+      });
       break;
     case FaultKind::kZombie:
       if (!current[u]->exited) start_learner(static_cast<int>(u));
@@ -209,8 +219,9 @@ void World::check_data_once() {
       const auto block = upto->second.find(sequence.first);
       if (block != upto->second.end() && sequence.second < block->second) ++merged;
     }
-    if (merged > 1) return violate("block " + std::to_string(sequence.first) + " sequence " +
-                                   std::to_string(sequence.second) + " was merged twice");
+    if (merged > 1)
+      return violate("block " + std::to_string(sequence.first) + " sequence " +
+                     std::to_string(sequence.second) + " was merged twice");
   }
 }
 
@@ -221,11 +232,12 @@ void World::check_outcomes() {
     std::int64_t member = 0;
     for (const auto& [t, members] : disk.commits)
       if (t != config.sync.budget.value)
-        member += std::count_if(members.begin(), members.end(), [&](const auto& k) { return k.who == learner->who; });
+        member += std::count_if(members.begin(), members.end(),
+                                [&](const auto& k) { return k.who == learner->who; });
     const std::int64_t knows = learner->core.snapshots_merged();
     if (knows > member + 1 || knows < member)
-      violate(learner->who.unit + " was merged in " + std::to_string(member) + " rounds and knows of " +
-              std::to_string(knows));
+      violate(learner->who.unit + " was merged in " + std::to_string(member) +
+              " rounds and knows of " + std::to_string(knows));
   }
 }
 
@@ -236,13 +248,16 @@ std::string World::standstill() const {
   const auto status = syncer->core->status(queue.time());
   out << ", " << status.phase << ", " << status.last_decision;
   for (const auto& u : status.units)
-    out << "\n  syncer sees " << u.name << " i" << u.incarnation.value << " " << u.phase << " at local " << u.local_step.value;
+    out << "\n  syncer sees " << u.name << " i" << u.incarnation.value << " " << u.phase
+        << " at local " << u.local_step.value;
   for (const auto& learner : current) {
     if (!learner) continue;
     const auto r = learner->core.report(queue.time());
-    out << "\n  " << learner->who.unit << " i" << learner->who.incarnation.value << (learner->alive ? " alive" : " dead")
-        << " phase " << static_cast<int>(r.phase) << " local " << r.local_step.value << " applied " << r.applied.value
-        << " committed " << learner->core.committed().value << " wants state " << r.wants_inner_state << " contributes";
+    out << "\n  " << learner->who.unit << " i" << learner->who.incarnation.value
+        << (learner->alive ? " alive" : " dead") << " phase " << static_cast<int>(r.phase)
+        << " local " << r.local_step.value << " applied " << r.applied.value << " committed "
+        << learner->core.committed().value << " wants state " << r.wants_inner_state
+        << " contributes";
     for (const auto& c : r.contributes) out << " " << c.t.value << "#" << c.attempt;
     out << " declines";
     for (const auto& d : r.declines) out << " " << d.value;
@@ -265,9 +280,11 @@ WorldResult World::result() const {
   std::int64_t steps = 0;
   for (const auto& learner : all) steps += learner->core.local_step().value;
   if (steps > 0)
-    out.global_steps_per_step = static_cast<double>(out.committed) * static_cast<double>(current.size()) / static_cast<double>(steps);
+    out.global_steps_per_step = static_cast<double>(out.committed) *
+                                static_cast<double>(current.size()) / static_cast<double>(steps);
   out.first_commit_after_return = first_commit_after;
-  for (const double p : after_return) out.participants_after_return += p / static_cast<double>(after_return.size());
+  for (const double p : after_return)
+    out.participants_after_return += p / static_cast<double>(after_return.size());
   return out;
 }
 
@@ -279,7 +296,8 @@ WorldResult World::run() {
   tick();
   const auto over = [this] {
     if (!syncer || !syncer->core->finished()) return false;
-    return std::all_of(current.begin(), current.end(), [](const auto& l) { return l && !l->alive; });
+    return std::all_of(current.begin(), current.end(),
+                       [](const auto& l) { return l && !l->alive; });
   };
   while (!queue.empty() && violation.empty() && queue.now() < config.time_limit && !over()) {
     queue.run_one();

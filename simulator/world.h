@@ -1,7 +1,8 @@
 #pragma once
-// A run in virtual time: the production SyncerCore and LearnerCores with a scalar model in place of tensors, on a network that
-// loses, repeats, delays and cuts, under parties that die at any event. After each event invariants are checked; the same
-// seed gives the same run. Times are in seconds; a link's speed is the time that a fragment of size 1 takes.
+// A run in virtual time: the production SyncerCore and LearnerCores with a scalar model in place of
+// tensors, on a network that loses, repeats, delays and cuts, under parties that die at any event.
+// After each event invariants are checked; the same seed gives the same run. Times are in seconds;
+// a link's speed is the time that a fragment of size 1 takes.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,8 +13,9 @@
 namespace archipelago::simulator {
 
 enum class FaultKind {
-  kKillLearner,   // the process dies; a new incarnation starts `away` later
-  kZombie,        // the process lives on, cut off from its operator only: a new incarnation starts beside it
+  kKillLearner,  // the process dies; a new incarnation starts `away` later
+  kZombie,  // the process lives on, cut off from its operator only: a new incarnation starts beside
+            // it
   kCutLearner,    // its link is down for `away`
   kKillSyncer,    // back `away` later from what was durable
   kKillAtCommit,  // the syncer dies after a commit record is durable and before anybody hears of it
@@ -31,33 +33,34 @@ struct WorldConfig {
   diloco::SyncerConfig sync;
   std::vector<double> step_seconds{1, 1, 1, 1};  // one a unit
   double jitter = 0.1;
-  std::vector<double> up, down;                  // one a unit; default 0.05
-  std::vector<double> fragment_size;             // default 1 each
-  double delay = 0;                              // one way
-  double loss = 0, duplicate = 0;                // probability a message
+  std::vector<double> up, down;       // one a unit; default 0.05
+  std::vector<double> fragment_size;  // default 1 each
+  double delay = 0;                   // one way
+  double loss = 0, duplicate = 0;     // probability a message
   double merge_seconds = 0.01;
-  double heartbeat = 0.25;                       // steps
+  double heartbeat = 0.25;  // steps
   double time_limit = 1e6;
   std::vector<Fault> faults;
 };
 
 struct WorldResult {
-  std::string violation;     // empty: every invariant held and the run finished
+  std::string violation;  // empty: every invariant held and the run finished
   bool finished = false;
-  double seconds = 0;        // from the first commit to the last
+  double seconds = 0;  // from the first commit to the last
   std::int64_t committed = 0;
   double mean_participants = 0;
   double merged_fraction = 0;
-  std::vector<double> merged_by_unit;            // share of each unit's tokens that entered a merge
-  double global_steps_per_step = 0;              // global steps over the mean local steps of the units
+  std::vector<double> merged_by_unit;  // share of each unit's tokens that entered a merge
+  double global_steps_per_step = 0;    // global steps over the mean local steps of the units
   std::int64_t events = 0;
-  double first_commit_after_return = 0;          // of the syncer, in seconds; 0 = never away
-  double participants_after_return = 0;          // mean over the 10 rounds after it
+  double first_commit_after_return = 0;  // of the syncer, in seconds; 0 = never away
+  double participants_after_return = 0;  // mean over the 10 rounds after it
 };
 
 [[nodiscard]] WorldResult run_world(const WorldConfig& config);
 
-// A random schedule of faults, links and sizes from a seed: what the fault tests run by the thousand.
+// A random schedule of faults, links and sizes from a seed: what the fault tests run by the
+// thousand.
 [[nodiscard]] WorldConfig random_world(std::uint64_t seed);
 // Leaves out faults while the world still fails: what remains is what matters.
 [[nodiscard]] WorldConfig shrink(const WorldConfig& failing);

@@ -20,9 +20,9 @@ std::string format_wall(WallTime t) {
 bool parse_wall(const std::string& text, WallTime* out) {
   std::tm parts{};
   int ms = 0;
-  const int got = std::sscanf(text.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ", &parts.tm_year,
-                              &parts.tm_mon, &parts.tm_mday, &parts.tm_hour, &parts.tm_min,
-                              &parts.tm_sec, &ms);
+  const int got =
+      std::sscanf(text.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d.%3dZ", &parts.tm_year, &parts.tm_mon,
+                  &parts.tm_mday, &parts.tm_hour, &parts.tm_min, &parts.tm_sec, &ms);
   if (got < 6) return false;
   parts.tm_year -= 1900;
   parts.tm_mon -= 1;

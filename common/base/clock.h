@@ -13,7 +13,9 @@ using WallTime = std::chrono::time_point<std::chrono::system_clock, std::chrono:
 [[nodiscard]] constexpr Duration seconds(double s) {
   return Duration(static_cast<std::int64_t>(s * 1e9));
 }
-[[nodiscard]] constexpr double to_seconds(Duration d) { return static_cast<double>(d.count()) * 1e-9; }
+[[nodiscard]] constexpr double to_seconds(Duration d) {
+  return static_cast<double>(d.count()) * 1e-9;
+}
 
 class Clock {
  public:
@@ -28,7 +30,8 @@ class SystemClock final : public Clock {
     return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
   }
   [[nodiscard]] WallTime wall() const override {
-    return std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
+    return std::chrono::time_point_cast<std::chrono::milliseconds>(
+        std::chrono::system_clock::now());
   }
 };
 
@@ -45,7 +48,8 @@ class ManualClock final : public Clock {
   TimePoint now_{};
 };
 
-// RFC 3339 with milliseconds, UTC: "2026-12-01T18:00:00.123Z"; parse accepts the same, nullopt-like epoch 0 on error.
+// RFC 3339 with milliseconds, UTC: "2026-12-01T18:00:00.123Z"; parse accepts the same, nullopt-like
+// epoch 0 on error.
 [[nodiscard]] std::string format_wall(WallTime t);
 [[nodiscard]] bool parse_wall(const std::string& text, WallTime* out);
 

@@ -82,7 +82,8 @@ Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t m
     if (got < 0) return fail(errno_error("read " + path.string(), errno));
     if (got == 0) return content;
     if (content.size() + static_cast<std::size_t>(got) > max_bytes)
-      return fail(ErrorKind::kTooLarge, path.string() + " is larger than " + std::to_string(max_bytes) + " bytes");
+      return fail(ErrorKind::kTooLarge,
+                  path.string() + " is larger than " + std::to_string(max_bytes) + " bytes");
     content.append(buffer, static_cast<std::size_t>(got));
   }
 }
@@ -99,7 +100,8 @@ Status write_all(int fd, std::span<const std::byte> bytes) {
 
 Status fsync_folder(const std::filesystem::path& folder) {
   UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid() || ::fsync(fd.get()) != 0) return fail(errno_error("fsync " + folder.string(), errno));
+  if (!fd.valid() || ::fsync(fd.get()) != 0)
+    return fail(errno_error("fsync " + folder.string(), errno));
   return {};
 }
 
@@ -113,7 +115,8 @@ Status write_file_durably(const std::filesystem::path& path, std::string_view co
   {
     UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (!fd.valid()) return abandon(errno_error("open", errno));
-    if (auto done = write_all(fd.get(), std::as_bytes(std::span(content))); !done) return abandon(done.error());
+    if (auto done = write_all(fd.get(), std::as_bytes(std::span(content))); !done)
+      return abandon(done.error());
     if (::fsync(fd.get()) != 0) return abandon(errno_error("fsync", errno));
   }
   if (::rename(temporary.c_str(), path.c_str()) != 0) return abandon(errno_error("rename", errno));

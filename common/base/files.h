@@ -58,9 +58,12 @@ class TempDir {
   std::filesystem::path path_;
 };
 
-[[nodiscard]] Result<std::string> read_file(const std::filesystem::path& path, std::uint64_t max_bytes = 1ULL << 30);
-// Temporary file, fsync, rename, fsync of the folder: after a crash either the old or the new content is there.
-[[nodiscard]] Status write_file_durably(const std::filesystem::path& path, std::string_view content);
+[[nodiscard]] Result<std::string> read_file(const std::filesystem::path& path,
+                                            std::uint64_t max_bytes = 1ULL << 30);
+// Temporary file, fsync, rename, fsync of the folder: after a crash either the old or the new
+// content is there.
+[[nodiscard]] Status write_file_durably(const std::filesystem::path& path,
+                                        std::string_view content);
 [[nodiscard]] Status write_all(int fd, std::span<const std::byte> bytes);
 [[nodiscard]] Status fsync_folder(const std::filesystem::path& folder);
 

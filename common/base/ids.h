@@ -22,7 +22,8 @@ struct Id {
   friend std::ostream& operator<<(std::ostream& out, const Id& id) { return out << id.value; }
 };
 
-using GlobalStep = Id<struct GlobalStepTag, std::int64_t>;    // the outer optimizer's clock, 1..T; 0 = the seed
+using GlobalStep =
+    Id<struct GlobalStepTag, std::int64_t>;  // the outer optimizer's clock, 1..T; 0 = the seed
 using LocalStep = Id<struct LocalStepTag, std::int64_t>;      // a learner's own optimizer steps
 using FragmentId = Id<struct FragmentTag, std::int32_t>;      // 0..P-1
 using Incarnation = Id<struct IncarnationTag, std::int64_t>;  // fencing token, from 1

@@ -50,10 +50,14 @@ void append_field(std::string& line, const LogField& field) {
 
 const char* level_name(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return "debug";
-    case LogLevel::kInfo: return "info";
-    case LogLevel::kWarn: return "warn";
-    case LogLevel::kError: return "error";
+    case LogLevel::kDebug:
+      return "debug";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarn:
+      return "warn";
+    case LogLevel::kError:
+      return "error";
   }
   return "info";
 }
@@ -62,7 +66,8 @@ const char* level_name(LogLevel level) {
 
 Logger Logger::to_stderr(std::string_view name, LogLevel level) {
   Logger logger;
-  logger.sink_ = std::make_shared<Sink>(Sink{make_logger(std::make_shared<spdlog::sinks::stderr_sink_mt>()), level});
+  logger.sink_ = std::make_shared<Sink>(
+      Sink{make_logger(std::make_shared<spdlog::sinks::stderr_sink_mt>()), level});
   logger.name_ = name;
   return logger;
 }
@@ -95,7 +100,8 @@ Logger Logger::with(std::initializer_list<LogField> fields) const {
   return copy;
 }
 
-void Logger::write(LogLevel level, std::string_view msg, std::initializer_list<LogField> fields) const {
+void Logger::write(LogLevel level, std::string_view msg,
+                   std::initializer_list<LogField> fields) const {
   if (!sink_ || !sink_->out || level < sink_->level) return;
   std::string line = "{\"ts\":\"" + format_wall(SystemClock().wall()) + "\",\"level\":\"" +
                      level_name(level) + "\",\"logger\":" + quote(name_) +
@@ -106,17 +112,30 @@ void Logger::write(LogLevel level, std::string_view msg, std::initializer_list<L
   sink_->out->log(spdlog::level::info, spdlog::string_view_t(line.data(), line.size()));
 }
 
-void Logger::debug(std::string_view m, std::initializer_list<LogField> f) const { write(LogLevel::kDebug, m, f); }
-void Logger::info(std::string_view m, std::initializer_list<LogField> f) const { write(LogLevel::kInfo, m, f); }
-void Logger::warn(std::string_view m, std::initializer_list<LogField> f) const { write(LogLevel::kWarn, m, f); }
-void Logger::error(std::string_view m, std::initializer_list<LogField> f) const { write(LogLevel::kError, m, f); }
+void Logger::debug(std::string_view m, std::initializer_list<LogField> f) const {
+  write(LogLevel::kDebug, m, f);
+}
+void Logger::info(std::string_view m, std::initializer_list<LogField> f) const {
+  write(LogLevel::kInfo, m, f);
+}
+void Logger::warn(std::string_view m, std::initializer_list<LogField> f) const {
+  write(LogLevel::kWarn, m, f);
+}
+void Logger::error(std::string_view m, std::initializer_list<LogField> f) const {
+  write(LogLevel::kError, m, f);
+}
 
 bool parse_log_level(std::string_view text, LogLevel* out) {
-  if (text == "debug") *out = LogLevel::kDebug;
-  else if (text == "info") *out = LogLevel::kInfo;
-  else if (text == "warn") *out = LogLevel::kWarn;
-  else if (text == "error") *out = LogLevel::kError;
-  else return false;
+  if (text == "debug")
+    *out = LogLevel::kDebug;
+  else if (text == "info")
+    *out = LogLevel::kInfo;
+  else if (text == "warn")
+    *out = LogLevel::kWarn;
+  else if (text == "error")
+    *out = LogLevel::kError;
+  else
+    return false;
   return true;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// One JSON object a line on stderr: ts, level, logger, msg (constant text), then fields. Passed in, never global.
+// One JSON object a line on stderr: ts, level, logger, msg (constant text), then fields. Passed in,
+// never global.
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -19,8 +20,8 @@ struct LogField {
   LogField(std::string_view n, bool v) : name(n), value(v) {}
   LogField(std::string_view n, double v) : name(n), value(v) {}
   template <class Int>
-    requires std::is_integral_v<Int>
-  LogField(std::string_view n, Int v) : name(n), value(static_cast<std::int64_t>(v)) {}
+  requires std::is_integral_v<Int> LogField(std::string_view n, Int v)
+      : name(n), value(static_cast<std::int64_t>(v)) {}
   std::string name;
   Value value;
 };
@@ -30,7 +31,8 @@ class Logger {
  public:
   // Writes to stderr; `level` and below are dropped when less severe.
   static Logger to_stderr(std::string_view name, LogLevel level = LogLevel::kInfo);
-  static Logger to_file(std::string_view name, const std::string& path, LogLevel level = LogLevel::kInfo);
+  static Logger to_file(std::string_view name, const std::string& path,
+                        LogLevel level = LogLevel::kInfo);
   static Logger null();
 
   [[nodiscard]] Logger named(std::string_view name) const;

@@ -1,5 +1,6 @@
 #pragma once
-// Bounded queue into one owner thread. push never blocks: a full mailbox is the caller's to report (429, drop, retry).
+// Bounded queue into one owner thread. push never blocks: a full mailbox is the caller's to report
+// (429, drop, retry).
 #include <condition_variable>
 #include <cstddef>
 #include <deque>

@@ -1,6 +1,7 @@
 #pragma once
-// Counters, gauges and histograms of one process, exposed as Prometheus text. Passed in, never global.
-// Label values come from closed sets only; create every combination at start so that it exposes 0.
+// Counters, gauges and histograms of one process, exposed as Prometheus text. Passed in, never
+// global. Label values come from closed sets only; create every combination at start so that it
+// exposes 0.
 #include <map>
 #include <memory>
 #include <string>
@@ -24,8 +25,10 @@ class Metrics {
   Metrics& operator=(const Metrics&) = delete;
 
   // The same name and labels give the same object, which lives as long as this registry.
-  prometheus::Counter& counter(const std::string& name, const std::string& help, const Labels& labels = {});
-  prometheus::Gauge& gauge(const std::string& name, const std::string& help, const Labels& labels = {});
+  prometheus::Counter& counter(const std::string& name, const std::string& help,
+                               const Labels& labels = {});
+  prometheus::Gauge& gauge(const std::string& name, const std::string& help,
+                           const Labels& labels = {});
   prometheus::Histogram& histogram(const std::string& name, const std::string& help,
                                    const std::vector<double>& bounds, const Labels& labels = {});
   [[nodiscard]] std::string render() const;

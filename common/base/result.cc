@@ -11,20 +11,34 @@ namespace archipelago {
 
 std::string_view to_string(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::kInvalid: return "invalid";
-    case ErrorKind::kNotFound: return "not found";
-    case ErrorKind::kConflict: return "conflict";
-    case ErrorKind::kFenced: return "fenced";
-    case ErrorKind::kRefused: return "refused";
-    case ErrorKind::kUnsupported: return "unsupported";
-    case ErrorKind::kTooLarge: return "too large";
-    case ErrorKind::kUnavailable: return "unavailable";
-    case ErrorKind::kTimeout: return "timeout";
-    case ErrorKind::kNoSpace: return "no space";
-    case ErrorKind::kIo: return "io";
-    case ErrorKind::kCorrupt: return "corrupt";
-    case ErrorKind::kCancelled: return "cancelled";
-    case ErrorKind::kInternal: return "internal";
+    case ErrorKind::kInvalid:
+      return "invalid";
+    case ErrorKind::kNotFound:
+      return "not found";
+    case ErrorKind::kConflict:
+      return "conflict";
+    case ErrorKind::kFenced:
+      return "fenced";
+    case ErrorKind::kRefused:
+      return "refused";
+    case ErrorKind::kUnsupported:
+      return "unsupported";
+    case ErrorKind::kTooLarge:
+      return "too large";
+    case ErrorKind::kUnavailable:
+      return "unavailable";
+    case ErrorKind::kTimeout:
+      return "timeout";
+    case ErrorKind::kNoSpace:
+      return "no space";
+    case ErrorKind::kIo:
+      return "io";
+    case ErrorKind::kCorrupt:
+      return "corrupt";
+    case ErrorKind::kCancelled:
+      return "cancelled";
+    case ErrorKind::kInternal:
+      return "internal";
   }
   return "unknown";
 }

@@ -1,5 +1,6 @@
 #pragma once
-// Errors as values. A kind is the decision a caller makes (retry, re-read, give up), not the place it came from.
+// Errors as values. A kind is the decision a caller makes (retry, re-read, give up), not the place
+// it came from.
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,7 +10,7 @@
 namespace archipelago {
 
 enum class ErrorKind {
-  kInvalid,      // input breaks a rule; retrying the same input cannot help
+  kInvalid,  // input breaks a rule; retrying the same input cannot help
   kNotFound,
   kConflict,     // stale: re-read, then decide again
   kFenced,       // a newer incarnation lives: stop
@@ -20,14 +21,15 @@ enum class ErrorKind {
   kTimeout,      // retry with backoff
   kNoSpace,
   kIo,
-  kCorrupt,      // checksum or structure of stored bytes
+  kCorrupt,  // checksum or structure of stored bytes
   kCancelled,
   kInternal,
 };
 
 [[nodiscard]] std::string_view to_string(ErrorKind kind);
 [[nodiscard]] constexpr bool is_retryable(ErrorKind kind) {
-  return kind == ErrorKind::kUnavailable || kind == ErrorKind::kTimeout || kind == ErrorKind::kNoSpace;
+  return kind == ErrorKind::kUnavailable || kind == ErrorKind::kTimeout ||
+         kind == ErrorKind::kNoSpace;
 }
 
 struct Error {
@@ -57,11 +59,11 @@ using Status = Result<void>;
 #define ARCH_CONCAT_(a, b) a##b
 #define ARCH_CONCAT(a, b) ARCH_CONCAT_(a, b)
 // ARCH_TRY(x, expr): x = *expr, or return its error from this function.
-#define ARCH_TRY(x, expr)                                             \
-  auto ARCH_CONCAT(arch_try_, __LINE__) = (expr);                     \
-  if (!ARCH_CONCAT(arch_try_, __LINE__))                              \
+#define ARCH_TRY(x, expr)                                                 \
+  auto ARCH_CONCAT(arch_try_, __LINE__) = (expr);                         \
+  if (!ARCH_CONCAT(arch_try_, __LINE__))                                  \
     return ::archipelago::fail(ARCH_CONCAT(arch_try_, __LINE__).error()); \
   x = std::move(*ARCH_CONCAT(arch_try_, __LINE__))
-#define ARCH_TRY_VOID(expr)                                           \
+#define ARCH_TRY_VOID(expr)                                                              \
   if (auto ARCH_CONCAT(arch_try_, __LINE__) = (expr); !ARCH_CONCAT(arch_try_, __LINE__)) \
   return ::archipelago::fail(ARCH_CONCAT(arch_try_, __LINE__).error())

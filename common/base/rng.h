@@ -1,5 +1,6 @@
 #pragma once
-// Deterministic random numbers, the same on every machine (splitmix64): std distributions are not portable.
+// Deterministic random numbers, the same on every machine (splitmix64): std distributions are not
+// portable.
 #include <cmath>
 #include <cstdint>
 

@@ -40,24 +40,29 @@ void FragmentOwner::reopened(GlobalStep t) {
   it->second.awaited.clear();
 }
 
-Result<UploadVerdict> FragmentOwner::started(const UploadKey& key, std::int32_t fragment, GlobalStep base,
-                                             std::uint64_t bytes, TimePoint now) {
+Result<UploadVerdict> FragmentOwner::started(const UploadKey& key, std::int32_t fragment,
+                                             GlobalStep base, std::uint64_t bytes, TimePoint now) {
   const auto it = entries_.find(key.t);
   if (it == entries_.end()) return fail(ErrorKind::kConflict, name_round(key.t) + " is not open");
   Entry& entry = it->second;
   if (entry.fragment != fragment)
-    return fail(ErrorKind::kInvalid, name_round(key.t) + " has fragment " + std::to_string(entry.fragment) +
-                                         ", given " + std::to_string(fragment));
+    return fail(ErrorKind::kInvalid, name_round(key.t) + " has fragment " +
+                                         std::to_string(entry.fragment) + ", given " +
+                                         std::to_string(fragment));
   if (entry.base != base)
-    return fail(ErrorKind::kConflict, name_round(key.t) + " has base " + std::to_string(entry.base.value) +
-                                          ", given " + std::to_string(base.value));
+    return fail(ErrorKind::kConflict, name_round(key.t) + " has base " +
+                                          std::to_string(entry.base.value) + ", given " +
+                                          std::to_string(base.value));
   const auto known = entry.uploads.find(key.who.unit);
   if (known != entry.uploads.end() && known->second.complete) {
-    // The first complete attempt wins; one that was complete before its unit was fenced stays a member.
+    // The first complete attempt wins; one that was complete before its unit was fenced stays a
+    // member.
     if (known->second.key.who == key.who) return UploadVerdict::kRepeat;
-    return fail(ErrorKind::kConflict, name_round(key.t) + " already holds an upload of unit " + key.who.unit);
+    return fail(ErrorKind::kConflict,
+                name_round(key.t) + " already holds an upload of unit " + key.who.unit);
   }
-  if (merging_ && merging_->t == key.t) return fail(ErrorKind::kConflict, name_round(key.t) + " is merging");
+  if (merging_ && merging_->t == key.t)
+    return fail(ErrorKind::kConflict, name_round(key.t) + " is merging");
   entry.uploads[key.who.unit] = Upload{key, bytes, 0, now, false, {}};
   Link& link = links_[key.who.unit];
   link.mark = now;
@@ -78,33 +83,41 @@ void FragmentOwner::received(const UploadKey& key, std::uint64_t bytes, TimePoin
   const auto it = entries_.find(key.t);
   if (it == entries_.end()) return;
   const auto upload = it->second.uploads.find(key.who.unit);
-  if (upload == it->second.uploads.end() || upload->second.key != key || bytes <= upload->second.received) return;
+  if (upload == it->second.uploads.end() || upload->second.key != key ||
+      bytes <= upload->second.received)
+    return;
   note_bytes(key.who.unit, bytes - upload->second.received, now);
   upload->second.received = bytes;
 }
 
 Result<std::int32_t> FragmentOwner::complete(const UploadInfo& info, TimePoint now) {
   const auto it = entries_.find(info.key.t);
-  if (it == entries_.end()) return fail(ErrorKind::kConflict, name_round(info.key.t) + " is not open");
+  if (it == entries_.end())
+    return fail(ErrorKind::kConflict, name_round(info.key.t) + " is not open");
   Entry& entry = it->second;
   const std::string& unit = info.key.who.unit;
   const auto found = entry.uploads.find(unit);
-  if (found == entry.uploads.end() || (merging_ && merging_->t == info.key.t && !found->second.complete))
+  if (found == entry.uploads.end() ||
+      (merging_ && merging_->t == info.key.t && !found->second.complete))
     return fail(ErrorKind::kConflict, name_round(info.key.t) + " takes no upload of unit " + unit);
   Upload& upload = found->second;
   if (upload.complete) return upload.key.attempt;
   if (upload.key != info.key)
-    return fail(ErrorKind::kConflict, name_round(info.key.t) + " awaits another attempt of unit " + unit);
+    return fail(ErrorKind::kConflict,
+                name_round(info.key.t) + " awaits another attempt of unit " + unit);
   received(info.key, info.bytes, now);
   upload.complete = true;
   upload.info = info;
   fragment_bytes_[entry.fragment] = info.bytes;
-  // Half old, half new; a transfer below a millisecond counts as one: loopback is not infinitely fast.
-  const double sample = static_cast<double>(info.bytes) / std::max(to_seconds(now - upload.started), 1e-3);
+  // Half old, half new; a transfer below a millisecond counts as one: loopback is not infinitely
+  // fast.
+  const double sample =
+      static_cast<double>(info.bytes) / std::max(to_seconds(now - upload.started), 1e-3);
   double& throughput = links_[unit].throughput;
   throughput = throughput <= 0 ? sample : 0.5 * throughput + 0.5 * sample;
   entry.awaited.erase(unit);
-  if (entry.closed && !entry.kth && complete_count(entry) >= config_->quorum) entry.kth = now - entry.closed_at;
+  if (entry.closed && !entry.kth && complete_count(entry) >= config_->quorum)
+    entry.kth = now - entry.closed_at;
   return upload.key.attempt;
 }
 
@@ -112,8 +125,10 @@ bool FragmentOwner::aborted(const UploadKey& key) {
   const auto it = entries_.find(key.t);
   if (it == entries_.end()) return false;
   const auto upload = it->second.uploads.find(key.who.unit);
-  if (upload == it->second.uploads.end() || upload->second.key != key || upload->second.complete) return false;
-  it->second.uploads.erase(upload);  // its sender repeats the PUT; it stays awaited until the deadline
+  if (upload == it->second.uploads.end() || upload->second.key != key || upload->second.complete)
+    return false;
+  it->second.uploads.erase(
+      upload);  // its sender repeats the PUT; it stays awaited until the deadline
   return true;
 }
 
@@ -137,7 +152,8 @@ double FragmentOwner::figure(const Entry& entry, const std::string& unit) const 
   std::uint64_t bytes = 0;
   const auto upload = entry.uploads.find(unit);
   if (upload != entry.uploads.end()) bytes = upload->second.bytes;
-  if (const auto usual = fragment_bytes_.find(entry.fragment); bytes == 0 && usual != fragment_bytes_.end())
+  if (const auto usual = fragment_bytes_.find(entry.fragment);
+      bytes == 0 && usual != fragment_bytes_.end())
     bytes = usual->second;
   return static_cast<double>(bytes) / link->second.throughput;
 }
@@ -147,22 +163,27 @@ double FragmentOwner::kth_smallest_figure(const Entry& entry) const {
   for (const auto& [unit, upload] : entry.uploads)
     if (const double f = figure(entry, unit); f >= 0) figures.push_back(f);
   for (const auto& unit : entry.awaited)
-    if (const double f = figure(entry, unit); f >= 0 && !entry.uploads.contains(unit)) figures.push_back(f);
+    if (const double f = figure(entry, unit); f >= 0 && !entry.uploads.contains(unit))
+      figures.push_back(f);
   const auto k = static_cast<std::size_t>(std::max(1, config_->quorum));
   if (figures.size() < k) return -1;
-  std::nth_element(figures.begin(), figures.begin() + static_cast<std::ptrdiff_t>(k - 1), figures.end());
+  std::nth_element(figures.begin(), figures.begin() + static_cast<std::ptrdiff_t>(k - 1),
+                   figures.end());
   return figures[k - 1];
 }
 
-// §2.6: 3 x bytes / measured throughput, at least a step, longer while bytes arrive at a tenth of it; 60 s unmeasured. Once K
-// are complete the rest has max(step, 2 x what the K-th took), and a link beyond both bounds is not awaited at all.
+// §2.6: 3 x bytes / measured throughput, at least a step, longer while bytes arrive at a tenth of
+// it; 60 s unmeasured. Once K are complete the rest has max(step, 2 x what the K-th took), and a
+// link beyond both bounds is not awaited at all.
 bool FragmentOwner::still_awaited(const Entry& entry, const std::string& unit, double step_seconds,
                                   double kth_smallest, TimePoint now) const {
   const double since = to_seconds(now - entry.closed_at);
   const double own = figure(entry, unit);
   if (entry.kth) {
     if (since > std::max(step_seconds, 2 * to_seconds(*entry.kth))) return false;
-    if (own >= 0 && kth_smallest >= 0 && own > config_->overlap * step_seconds && own > 2 * kth_smallest) return false;
+    if (own >= 0 && kth_smallest >= 0 && own > config_->overlap * step_seconds &&
+        own > 2 * kth_smallest)
+      return false;
   }
   if (own < 0) return since <= to_seconds(config_->unmeasured_upload);
   if (since <= std::max(step_seconds, 3 * own)) return true;
@@ -189,8 +210,9 @@ FragmentOwner::Verdict FragmentOwner::evaluate(double step_seconds, TimePoint no
       continue;
     }
     const double kth = kth_smallest_figure(entry);
-    std::erase_if(entry.awaited,
-                  [&](const std::string& unit) { return !still_awaited(entry, unit, step_seconds, kth, now); });
+    std::erase_if(entry.awaited, [&](const std::string& unit) {
+      return !still_awaited(entry, unit, step_seconds, kth, now);
+    });
     if (!entry.awaited.empty()) continue;
     if (complete_count(entry) >= config_->quorum) {
       entry.ready = true;
@@ -209,13 +231,16 @@ std::optional<StartMerge> FragmentOwner::start_merge(GlobalStep committed, const
   merge.t = it->first;
   merge.fragment = it->second.fragment;
   for (const auto& [unit, upload] : it->second.uploads) {
-    if (upload.complete) merge.members.push_back({upload.key, upload.info.counters});
-    else merge.excluded.push_back(upload.key);
+    if (upload.complete)
+      merge.members.push_back({upload.key, upload.info.counters});
+    else
+      merge.excluded.push_back(upload.key);
   }
   for (const auto& [name, unit] : units.all()) {
     const auto contribution = unit.contributes.find(merge.t);
     if (contribution == unit.contributes.end() || it->second.uploads.contains(name)) continue;
-    merge.excluded.push_back({{name, unit.id.incarnation, unit.id.session}, merge.t, contribution->second});
+    merge.excluded.push_back(
+        {{name, unit.id.incarnation, unit.id.session}, merge.t, contribution->second});
   }
   merging_ = merge;
   return merge;

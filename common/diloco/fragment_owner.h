@@ -1,6 +1,7 @@
 #pragma once
-// The owner's half of a round (protocol.md §2.6, §3): which uploads it holds, how long the missing ones are awaited, and
-// what is merged, in order of t. It never decides who is a member; tensors stay with the daemon, addressed by key.
+// The owner's half of a round (protocol.md §2.6, §3): which uploads it holds, how long the missing
+// ones are awaited, and what is merged, in order of t. It never decides who is a member; tensors
+// stay with the daemon, addressed by key.
 #include <map>
 #include <optional>
 #include <set>
@@ -22,8 +23,8 @@ class FragmentOwner {
   void close(const CloseMessage& message, TimePoint now);
   void reopened(GlobalStep t);
 
-  [[nodiscard]] Result<UploadVerdict> started(const UploadKey& key, std::int32_t fragment, GlobalStep base,
-                                              std::uint64_t bytes, TimePoint now);
+  [[nodiscard]] Result<UploadVerdict> started(const UploadKey& key, std::int32_t fragment,
+                                              GlobalStep base, std::uint64_t bytes, TimePoint now);
   void received(const UploadKey& key, std::uint64_t bytes, TimePoint now);
   [[nodiscard]] Result<std::int32_t> complete(const UploadInfo& info, TimePoint now);
   // Returns true where an incomplete upload of that key was known.
@@ -32,7 +33,8 @@ class FragmentOwner {
   void drop_incomplete(const std::string& unit);
 
   struct Verdict {
-    std::vector<GlobalStep> short_of_quorum;  // nothing more to await and fewer than K complete: reopen
+    std::vector<GlobalStep>
+        short_of_quorum;  // nothing more to await and fewer than K complete: reopen
   };
   [[nodiscard]] Verdict evaluate(double step_seconds, TimePoint now);
   // The merge of committed + 1, once its wait is over; nullopt while one is running.
@@ -58,22 +60,23 @@ class FragmentOwner {
     GlobalStep base;
     bool closed = false, ready = false;
     TimePoint closed_at{};
-    std::optional<Duration> kth;      // time since the close at which the K-th upload was complete
-    std::set<std::string> awaited;    // members that may still complete
+    std::optional<Duration> kth;    // time since the close at which the K-th upload was complete
+    std::set<std::string> awaited;  // members that may still complete
     std::map<std::string, Upload> uploads;
   };
-  struct Link {                       // one unit's uplink
+  struct Link {  // one unit's uplink
     double throughput = 0;
     std::uint64_t total = 0, mark_bytes = 0;
     TimePoint mark{};
-    double recent = 0;                // bytes/s over the last half second or more
+    double recent = 0;  // bytes/s over the last half second or more
   };
 
   [[nodiscard]] std::int32_t complete_count(const Entry& entry) const;
   [[nodiscard]] bool still_awaited(const Entry& entry, const std::string& unit, double step_seconds,
                                    double kth_smallest, TimePoint now) const;
   [[nodiscard]] double kth_smallest_figure(const Entry& entry) const;
-  [[nodiscard]] double figure(const Entry& entry, const std::string& unit) const;  // bytes / throughput; < 0 unmeasured
+  [[nodiscard]] double figure(const Entry& entry,
+                              const std::string& unit) const;  // bytes / throughput; < 0 unmeasured
   void note_bytes(const std::string& unit, std::uint64_t bytes, TimePoint now);
 
   const SyncerConfig* config_;

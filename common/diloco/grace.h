@@ -9,10 +9,13 @@
 
 namespace archipelago::diloco {
 
-// Averages behind the slack rule: exponential with factor 1/2, samples clamped to overlap x step time.
+// Averages behind the slack rule: exponential with factor 1/2, samples clamped to overlap x step
+// time.
 class GraceAverages {
  public:
-  void quorum_sample(double seconds, double clamp) { fold(quorum_, std::clamp(seconds, 0.0, clamp)); }
+  void quorum_sample(double seconds, double clamp) {
+    fold(quorum_, std::clamp(seconds, 0.0, clamp));
+  }
   void sync_sample(std::int32_t fragment, double seconds, double clamp) {
     fold(sync_.try_emplace(fragment, -1.0).first->second, std::clamp(seconds, 0.0, clamp));
   }
@@ -34,12 +37,15 @@ class GraceAverages {
 [[nodiscard]] inline double grace_seconds(const SyncerConfig& config, const GraceAverages& averages,
                                           std::int32_t fragment, double step_seconds) {
   switch (config.grace) {
-    case GraceKind::kSteps: return config.grace_steps * step_seconds;
+    case GraceKind::kSteps:
+      return config.grace_steps * step_seconds;
     case GraceKind::kSlack: {
-      const double slack = config.overlap * step_seconds - averages.quorum() - averages.sync(fragment);
+      const double slack =
+          config.overlap * step_seconds - averages.quorum() - averages.sync(fragment);
       return std::clamp(config.grace_fraction * slack, 0.0, step_seconds);
     }
-    case GraceKind::kOff: return 0;
+    case GraceKind::kOff:
+      return 0;
   }
   return 0;
 }

@@ -13,7 +13,9 @@ constexpr std::size_t kRecent = 8;  // xi_step: mean of the last 8 inner steps (
 constexpr std::int32_t kMaxAttempts = 8;
 
 double mean(const std::deque<double>& values) {
-  return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  return values.empty() ? 0
+                        : std::accumulate(values.begin(), values.end(), 0.0) /
+                              static_cast<double>(values.size());
 }
 void keep_recent(std::deque<double>& values, double value) {
   values.push_back(value);
@@ -21,7 +23,8 @@ void keep_recent(std::deque<double>& values, double value) {
 }
 }  // namespace
 
-LearnerCore::LearnerCore(LearnerConfig config, TimePoint now) : config_(std::move(config)), started_(now) {
+LearnerCore::LearnerCore(LearnerConfig config, TimePoint now)
+    : config_(std::move(config)), started_(now) {
   const auto p = static_cast<std::size_t>(config_.fragments);
   fetched_.assign(p, kNoVersion);
   base_.assign(p, kNoVersion);
@@ -33,14 +36,16 @@ LearnerCore::LearnerCore(LearnerConfig config, TimePoint now) : config_(std::mov
 
 std::int32_t LearnerCore::fragment_of(GlobalStep t) const {
   const auto schedule = Schedule::create(config_.fragments, config_.interval);
-  ARCH_CHECK(schedule.has_value(), << config_.fragments << " fragments, interval " << config_.interval);
+  ARCH_CHECK(schedule.has_value(),
+             << config_.fragments << " fragments, interval " << config_.interval);
   const auto due = schedule->due(t);
   return due.empty() ? kNoFragment : due.front().value;
 }
 
 GlobalStep LearnerCore::next_version(std::int32_t fragment, GlobalStep after) const {
   const auto schedule = Schedule::create(config_.fragments, config_.interval);
-  ARCH_CHECK(schedule.has_value(), << config_.fragments << " fragments, interval " << config_.interval);
+  ARCH_CHECK(schedule.has_value(),
+             << config_.fragments << " fragments, interval " << config_.interval);
   return schedule->next(FragmentId(fragment), std::max(after, GlobalStep(0)));
 }
 
@@ -50,7 +55,8 @@ bool LearnerCore::holds_all() const {
 
 double LearnerCore::step_seconds() const { return mean(recent_seconds_); }
 
-// --- data ---------------------------------------------------------------------------------------------------------
+// --- data
+// ---------------------------------------------------------------------------------------------------------
 
 std::optional<std::vector<SequenceRef>> LearnerCore::take_sequences(std::uint32_t count) {
   std::uint64_t open = 0;
@@ -80,7 +86,8 @@ void LearnerCore::adopt_leases(const ProgressReply& reply) {
   });
 }
 
-// --- boundary -----------------------------------------------------------------------------------------------------
+// --- boundary
+// -----------------------------------------------------------------------------------------------------
 
 BoundaryPlan LearnerCore::step_done(const StepDone& step, TimePoint now) {
   ++local_step_;
@@ -96,7 +103,8 @@ BoundaryPlan LearnerCore::step_done(const StepDone& step, TimePoint now) {
   for (auto& [block, held] : held_) held.trained = held.taken;
   if (local_step_ == LocalStep(1)) {
     dirty_ = true;
-    if (config_.who.incarnation > Incarnation(1)) recovery_seconds_ = std::max(1e-3, to_seconds(now - started_));
+    if (config_.who.incarnation > Incarnation(1))
+      recovery_seconds_ = std::max(1e-3, to_seconds(now - started_));
   }
   if (ramp_left_ > 0) --ramp_left_;
   return boundary(now);
@@ -129,7 +137,8 @@ std::int32_t LearnerCore::idle_buffer() const {
   return -1;
 }
 
-// (b): the lowest open round not contributed to, one per boundary, so that global steps can't outrun local ones.
+// (b): the lowest open round not contributed to, one per boundary, so that global steps can't
+// outrun local ones.
 void LearnerCore::plan_snapshot(BoundaryPlan& plan) {
   if (!recovered_ || !holds_all()) return;
   for (const auto& round : rounds_) {
@@ -184,16 +193,17 @@ void LearnerCore::reached(BoundaryPlan& plan) {
   }
 }
 
-// A set of keyframes is one event: at the start, and at the end where every fragment has the final version.
+// A set of keyframes is one event: at the start, and at the end where every fragment has the final
+// version.
 bool LearnerCore::apply_whole_set(BoundaryPlan& plan) {
-  const bool all_arrived =
-      std::all_of(arrived_.begin(), arrived_.end(), [](const auto& queue) { return !queue.empty(); });
+  const bool all_arrived = std::all_of(arrived_.begin(), arrived_.end(),
+                                       [](const auto& queue) { return !queue.empty(); });
   if (!all_arrived) return false;
   const bool starting = !holds_all();
   const GlobalStep first = arrived_.front().back();
-  const bool final_set =
-      run_phase_ >= RunPhase::kFinishing && first > committed_ &&
-      std::all_of(arrived_.begin(), arrived_.end(), [&](const auto& queue) { return queue.back() == first; });
+  const bool final_set = run_phase_ >= RunPhase::kFinishing && first > committed_ &&
+                         std::all_of(arrived_.begin(), arrived_.end(),
+                                     [&](const auto& queue) { return queue.back() == first; });
   if (!starting && !final_set) return false;
   GlobalStep through = first;
   for (std::int32_t p = 0; p < config_.fragments; ++p) {
@@ -202,7 +212,8 @@ bool LearnerCore::apply_whole_set(BoundaryPlan& plan) {
     queue.clear();
     apply(plan, p, version);
     const GlobalStep next = next_version(p, version);
-    if (!final_set && (p == 0 || next.value - 1 < through.value)) through = GlobalStep(next.value - 1);
+    if (!final_set && (p == 0 || next.value - 1 < through.value))
+      through = GlobalStep(next.value - 1);
   }
   // Every version up to `through` is contained in what was applied.
   applied_ = final_set ? first : std::min(through, committed_);
@@ -249,7 +260,8 @@ void LearnerCore::plan_validation(BoundaryPlan& plan) {
 
 void LearnerCore::plan_state(BoundaryPlan& plan) {
   plan.schedule_step = committed_;
-  plan.rate_scale = ramp_left_ > 0 ? 1.0 - static_cast<double>(ramp_left_) / (config_.ramp_steps + 1) : 1.0;
+  plan.rate_scale =
+      ramp_left_ > 0 ? 1.0 - static_cast<double>(ramp_left_) / (config_.ramp_steps + 1) : 1.0;
   plan.finished = run_phase_ == RunPhase::kFinished;
   const LearnerPhase before = phase_;
   if (!recovered_ || !holds_all()) {
@@ -296,7 +308,8 @@ void LearnerCore::inner_state_restored(bool fresh, TimePoint) {
   dirty_ = true;
 }
 
-// --- exchange -----------------------------------------------------------------------------------------------------
+// --- exchange
+// -----------------------------------------------------------------------------------------------------
 
 ProgressReport LearnerCore::report(TimePoint) const {
   ProgressReport report;
@@ -310,8 +323,10 @@ ProgressReport LearnerCore::report(TimePoint) const {
   report.exchange_seconds = exchange_seconds_;
   report.loss = recent_losses_.empty() ? kNoValue : mean(recent_losses_);
   for (const auto& [t, snapshot] : snapshots_)
-    if (snapshot.state != State::kOrdered) report.contributes.push_back({t, snapshot.order.attempt});
-  // Base missing: not yet. Who merely has not stepped since the base will contribute at the next boundary.
+    if (snapshot.state != State::kOrdered)
+      report.contributes.push_back({t, snapshot.order.attempt});
+  // Base missing: not yet. Who merely has not stepped since the base will contribute at the next
+  // boundary.
   for (const auto& round : rounds_)
     if (round.open && !snapshots_.contains(round.t) && round.fragment != kNoFragment &&
         base_[static_cast<std::size_t>(round.fragment)] != round.base)
@@ -335,8 +350,10 @@ void LearnerCore::release_buffer(Snapshot& snapshot) {
 void LearnerCore::adopt_outcomes(const ProgressReply& reply) {
   for (const auto& outcome : reply.outcomes) {
     const auto it = snapshots_.find(outcome.t);
-    // One in flight is answered 409 or with a receipt in a moment; until then its buffer is being read.
-    if (it == snapshots_.end() || it->second.state == State::kUploading || it->second.state == State::kOrdered)
+    // One in flight is answered 409 or with a receipt in a moment; until then its buffer is being
+    // read.
+    if (it == snapshots_.end() || it->second.state == State::kUploading ||
+        it->second.state == State::kOrdered)
       continue;
     if (it->second.order.fragment != kNoFragment) ++(outcome.merged ? merged_ : excluded_);
     release_buffer(it->second);
@@ -353,8 +370,8 @@ void LearnerCore::on_reply(const ProgressReply& reply, TimePoint) {
   if (reply.epoch == epoch_ && reply.news < news_) return;  // overtaken by a newer reply
   if (reply.epoch > epoch_) {
     for (auto& [t, snapshot] : snapshots_)
-      if (snapshot.state == State::kReceipted && snapshot.order.fragment != kNoFragment && t > reply.committed &&
-          snapshot.holds_buffer)
+      if (snapshot.state == State::kReceipted && snapshot.order.fragment != kNoFragment &&
+          t > reply.committed && snapshot.holds_buffer)
         snapshot.state = State::kTaken;  // receipts are not durable: send it again
     attempts_.clear();
     for (const auto& [t, snapshot] : snapshots_) attempts_[t] = snapshot.order.attempt;
@@ -388,11 +405,17 @@ std::optional<UploadOrder> LearnerCore::next_upload() {
 
 void LearnerCore::upload_result(GlobalStep t, std::int32_t attempt, UploadOutcome outcome) {
   const auto it = snapshots_.find(t);
-  if (it == snapshots_.end() || it->second.order.attempt != attempt || it->second.state != State::kUploading) return;
+  if (it == snapshots_.end() || it->second.order.attempt != attempt ||
+      it->second.state != State::kUploading)
+    return;
   dirty_ = true;
   switch (outcome) {
-    case UploadOutcome::kReceipt: it->second.state = State::kReceipted; return;
-    case UploadOutcome::kRetry: it->second.state = State::kTaken; return;
+    case UploadOutcome::kReceipt:
+      it->second.state = State::kReceipted;
+      return;
+    case UploadOutcome::kRetry:
+      it->second.state = State::kTaken;
+      return;
     case UploadOutcome::kStale:
     case UploadOutcome::kRefused:
       // Off the list; where the round is open it contributes again with the next attempt.
@@ -410,7 +433,8 @@ std::optional<FetchOrder> LearnerCore::next_fetch() {
   for (std::int32_t p = 0; p < config_.fragments; ++p) {
     const auto i = static_cast<std::size_t>(p);
     if (fetched_[i] >= latest_[i]) continue;
-    const GlobalStep version = fetched_[i] == kNoVersion ? latest_[i] : next_version(p, fetched_[i]);
+    const GlobalStep version =
+        fetched_[i] == kNoVersion ? latest_[i] : next_version(p, fetched_[i]);
     if (best < 0 || version < best_version) {
       best = p;
       best_version = version;

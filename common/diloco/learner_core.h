@@ -1,7 +1,8 @@
 #pragma once
-// A learner's decisions (protocol.md §2, §3, §6, §7; paper Algorithm 1): what to snapshot and to overwrite at a step boundary,
-// what to upload, fetch and report, when to pause. Pure: no clock, socket, thread or tensor. The training thread and the
-// exchange thread share one instance under one mutex; no call does more than microseconds of work.
+// A learner's decisions (protocol.md §2, §3, §6, §7; paper Algorithm 1): what to snapshot and to
+// overwrite at a step boundary, what to upload, fetch and report, when to pause. Pure: no clock,
+// socket, thread or tensor. The training thread and the exchange thread share one instance under
+// one mutex; no call does more than microseconds of work.
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -17,8 +18,8 @@ namespace archipelago::diloco {
 
 struct LearnerConfig {
   UnitKey who;
-  std::int32_t fragments = 24;   // P
-  std::int32_t interval = 24;    // H
+  std::int32_t fragments = 24;  // P
+  std::int32_t interval = 24;   // H
   std::int32_t overlap = 2;
   std::int32_t max_lead = 48;
   std::int32_t buffers = 2;      // idle host buffers for snapshots
@@ -27,7 +28,7 @@ struct LearnerConfig {
 
 struct SequenceRef {
   std::uint64_t block = 0;
-  std::uint32_t index = 0;       // within the block
+  std::uint32_t index = 0;  // within the block
 };
 
 // (b): copy fragment and counters into host buffer `buffer`, as base - theta.
@@ -48,24 +49,25 @@ struct ApplyOrder {
 struct BoundaryPlan {
   std::optional<SnapshotOrder> snapshot;
   std::vector<ApplyOrder> applies;
-  // After `applies[validate_after - 1]` (0: before any) the bases are those of version *validate: keep them, evaluate them.
+  // After `applies[validate_after - 1]` (0: before any) the bases are those of version *validate:
+  // keep them, evaluate them.
   std::optional<GlobalStep> validate;
   std::size_t validate_after = 0;
   std::optional<RecoveryTask> donate;  // copy the inner state now and send it
-  bool paused = false;            // maxLead, no data, or not recovered: do not step
-  bool finished = false;          // the run is over: leave the loop, exit 0
+  bool paused = false;                 // maxLead, no data, or not recovered: do not step
+  bool finished = false;               // the run is over: leave the loop, exit 0
   std::string pause_reason;
-  GlobalStep schedule_step;       // drives learning rate and schedules: the highest committed t heard of
-  double rate_scale = 1;          // ramp after fresh moments
+  GlobalStep schedule_step;  // drives learning rate and schedules: the highest committed t heard of
+  double rate_scale = 1;     // ramp after fresh moments
 };
 
 struct UploadOrder {
   SnapshotOrder snapshot;
-  UploadInfo info;                // key, counters, consumed; bytes are the caller's
+  UploadInfo info;  // key, counters, consumed; bytes are the caller's
 };
 struct FetchOrder {
   std::int32_t fragment = 0;
-  GlobalStep have;                // kNoVersion asks for a keyframe
+  GlobalStep have;  // kNoVersion asks for a keyframe
 };
 
 enum class UploadOutcome { kReceipt, kStale, kRefused, kRetry };
@@ -88,23 +90,28 @@ class LearnerCore {
   void exchange_cost(double seconds);                         // of this thread, for the 2% bound
   void validation_started();
   void validation_done(const ValidationReport& report);
-  void inner_state_restored(bool fresh, TimePoint now);       // recovered, or started with fresh moments
+  void inner_state_restored(bool fresh, TimePoint now);  // recovered, or started with fresh moments
 
   // --- exchange thread
   [[nodiscard]] ProgressReport report(TimePoint now) const;
-  void on_reply(const ProgressReply& reply, TimePoint now);   // of hello and progress; lower epochs are ignored
-  [[nodiscard]] std::optional<UploadOrder> next_upload();     // lowest t not in flight and not answered
+  void on_reply(const ProgressReply& reply,
+                TimePoint now);  // of hello and progress; lower epochs are ignored
+  [[nodiscard]] std::optional<UploadOrder>
+  next_upload();  // lowest t not in flight and not answered
   void upload_result(GlobalStep t, std::int32_t attempt, UploadOutcome outcome);
-  [[nodiscard]] std::optional<FetchOrder> next_fetch();       // nullopt while one is in flight
-  // A fetched frame was decoded: `base` kNoVersion = keyframe. The caller keeps its bytes until the apply order names them.
+  [[nodiscard]] std::optional<FetchOrder> next_fetch();  // nullopt while one is in flight
+  // A fetched frame was decoded: `base` kNoVersion = keyframe. The caller keeps its bytes until the
+  // apply order names them.
   void fetched(std::int32_t fragment, GlobalStep base, GlobalStep version);
-  void fetch_failed(std::int32_t fragment, bool lost_base);   // lost_base: ask for a keyframe next
+  void fetch_failed(std::int32_t fragment, bool lost_base);  // lost_base: ask for a keyframe next
   [[nodiscard]] std::optional<RecoveryTask> recover_task() const;
   [[nodiscard]] bool fresh_start_allowed() const;
   void recovery_failed(const std::string& id);
 
-  [[nodiscard]] bool asked_to_seed() const { return seed_; }  // upload every fragment as a keyframe of version 0
-  [[nodiscard]] bool needs_report() const;                    // something new since the last report()
+  [[nodiscard]] bool asked_to_seed() const {
+    return seed_;
+  }                                         // upload every fragment as a keyframe of version 0
+  [[nodiscard]] bool needs_report() const;  // something new since the last report()
   [[nodiscard]] LearnerPhase phase() const { return phase_; }
   [[nodiscard]] RunPhase run_phase() const { return run_phase_; }
   [[nodiscard]] double step_seconds() const;
@@ -123,10 +130,10 @@ class LearnerCore {
     UploadInfo info;
     bool holds_buffer = false;
   };
-  struct Held {                    // a leased block part
+  struct Held {  // a leased block part
     Lease lease;
-    std::uint32_t taken = 0;       // handed to the training thread below this
-    std::uint32_t trained = 0;     // trained on below this
+    std::uint32_t taken = 0;    // handed to the training thread below this
+    std::uint32_t trained = 0;  // trained on below this
   };
 
   BoundaryPlan boundary(TimePoint now);
@@ -155,20 +162,21 @@ class LearnerCore {
   std::int64_t news_ = -1;
   GlobalStep committed_;
   std::vector<RoundNews> rounds_;
-  std::vector<GlobalStep> latest_;              // newest published, by fragment
-  std::vector<GlobalStep> fetched_;             // newest decoded, by fragment
-  std::vector<std::deque<GlobalStep>> arrived_; // decoded, not yet applied, by fragment
-  std::vector<GlobalStep> base_;                // applied, by fragment
-  std::vector<Counters> counters_;              // by fragment
+  std::vector<GlobalStep> latest_;               // newest published, by fragment
+  std::vector<GlobalStep> fetched_;              // newest decoded, by fragment
+  std::vector<std::deque<GlobalStep>> arrived_;  // decoded, not yet applied, by fragment
+  std::vector<GlobalStep> base_;                 // applied, by fragment
+  std::vector<Counters> counters_;               // by fragment
   std::vector<bool> want_keyframe_;
-  GlobalStep applied_;                          // all versions up to here are applied
+  GlobalStep applied_;  // all versions up to here are applied
   std::map<GlobalStep, Snapshot> snapshots_;
   std::map<GlobalStep, std::int32_t> attempts_;
   std::vector<bool> buffer_busy_;
   std::optional<std::int32_t> fetching_;
-  std::map<std::uint64_t, Held> held_;          // by block; a fully trained one goes when the leases no longer name it
+  std::map<std::uint64_t, Held>
+      held_;  // by block; a fully trained one goes when the leases no longer name it
   LocalStep local_step_;
-  std::int64_t lead_ = 0;                       // local steps since the last applied publication
+  std::int64_t lead_ = 0;  // local steps since the last applied publication
   std::int64_t tokens_ = 0;
   double seconds_in_steps_ = 0, exchange_seconds_ = 0;
   std::deque<double> recent_seconds_, recent_losses_;
@@ -179,7 +187,7 @@ class LearnerCore {
   std::string donated_, recovery_failed_;
   bool fresh_start_ = false, seed_ = false;
   std::optional<GlobalStep> validate_;
-  GlobalStep validated_{-1};                    // newest version evaluated or declined
+  GlobalStep validated_{-1};  // newest version evaluated or declined
   std::optional<ValidationReport> validation_;
   mutable bool dirty_ = true;
   std::int64_t merged_ = 0, excluded_ = 0;

@@ -1,6 +1,7 @@
 #pragma once
-// What learners and the outer optimizer tell each other, as values (protocol.md §2-§9). JSON forms: common/wire.
-// Every report and reply is cumulative, so a lost, repeated or reordered one costs nothing but time.
+// What learners and the outer optimizer tell each other, as values (protocol.md §2-§9). JSON forms:
+// common/wire. Every report and reply is cumulative, so a lost, repeated or reordered one costs
+// nothing but time.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -40,38 +41,38 @@ struct HelloRequest {
   std::string datacenter;
   bool scavenging = false;
   bool can_validate = true;
-  std::string layout_digest;          // hex SHA-256 of the layout's text
+  std::string layout_digest;  // hex SHA-256 of the layout's text
   std::uint64_t dataset_sequences = 0;
-  std::string dataset_digest;         // of path-independent facts: format, size, context length
+  std::string dataset_digest;  // of path-independent facts: format, size, context length
   std::uint32_t sequences_per_step = 1;
-  std::string address;                // where a peer in the same datacenter may fetch inner state; empty: nowhere
+  std::string address;  // where a peer in the same datacenter may fetch inner state; empty: nowhere
 };
 
 struct ValidationReport {
   GlobalStep version;
-  double loss = kNoValue;             // mean nats per token
+  double loss = kNoValue;  // mean nats per token
   std::int64_t tokens = 0;
-  bool declined = false;              // already past that version
+  bool declined = false;  // already past that version
 };
 
 struct ProgressReport {
   UnitKey who;
-  std::int64_t news = 0;              // ProgressReply::news last seen; -1 asks for an answer at once
+  std::int64_t news = 0;  // ProgressReply::news last seen; -1 asks for an answer at once
   LearnerPhase phase = LearnerPhase::kRecovering;
-  LocalStep local_step;               // of this incarnation
-  double step_seconds = 0;            // xi_step: mean of the last 8 inner steps; 0 = none yet
-  std::int64_t tokens = 0;            // trained by this incarnation
-  double seconds_in_steps = 0;        // spent in completed inner steps by this incarnation
-  double exchange_seconds = 0;        // of the training thread, spent on snapshots and overwrites
-  double loss = kNoValue;             // mean of the last 8 inner steps
+  LocalStep local_step;         // of this incarnation
+  double step_seconds = 0;      // xi_step: mean of the last 8 inner steps; 0 = none yet
+  std::int64_t tokens = 0;      // trained by this incarnation
+  double seconds_in_steps = 0;  // spent in completed inner steps by this incarnation
+  double exchange_seconds = 0;  // of the training thread, spent on snapshots and overwrites
+  double loss = kNoValue;       // mean of the last 8 inner steps
   std::vector<Contribution> contributes;  // every one not known to be committed
   std::vector<GlobalStep> declines;       // open rounds whose base is missing: not yet
   std::vector<BlockPosition> consumed;    // of every block held
-  bool holds_all = false;             // every fragment at some published version
-  bool wants_inner_state = false;     // a newcomer without moments
-  std::string recovery_failed;        // id of a relay that did not work: another donor, please
-  double recovery_seconds = 0;        // from hello to the first completed step; 0 while unknown
-  GlobalStep applied;                 // newest version applied
+  bool holds_all = false;                 // every fragment at some published version
+  bool wants_inner_state = false;         // a newcomer without moments
+  std::string recovery_failed;            // id of a relay that did not work: another donor, please
+  double recovery_seconds = 0;            // from hello to the first completed step; 0 while unknown
+  GlobalStep applied;                     // newest version applied
   std::optional<ValidationReport> validation;
 };
 
@@ -99,27 +100,28 @@ struct ProgressReply {
   std::int64_t news = 0;
   RunPhase phase = RunPhase::kWaiting;
   GlobalStep committed;
-  std::vector<RoundNews> rounds;      // every uncommitted announced round, by t
-  std::vector<Outcome> outcomes;      // of every reported contribution that is committed
-  std::vector<GlobalStep> versions;   // newest published of each fragment; empty before the seed
-  std::vector<Lease> leases;          // every block part that this incarnation holds and has not reported as consumed
-  bool seed = false;                  // initialise and upload every fragment as a keyframe of version 0
-  std::optional<GlobalStep> validate; // evaluate the bases at this version
+  std::vector<RoundNews> rounds;     // every uncommitted announced round, by t
+  std::vector<Outcome> outcomes;     // of every reported contribution that is committed
+  std::vector<GlobalStep> versions;  // newest published of each fragment; empty before the seed
+  std::vector<Lease>
+      leases;  // every block part that this incarnation holds and has not reported as consumed
+  bool seed = false;  // initialise and upload every fragment as a keyframe of version 0
+  std::optional<GlobalStep> validate;   // evaluate the bases at this version
   std::optional<RecoveryTask> donate;   // copy the inner state at a boundary and PUT it there
   std::optional<RecoveryTask> recover;  // GET the inner state there
-  bool fresh_start = false;           // nobody has inner state: start with fresh moments
+  bool fresh_start = false;             // nobody has inner state: start with fresh moments
   double heartbeat_seconds = 1;
 };
 
 struct HelloReply {
   std::string run_id;
-  bool layout_needed = false;         // PUT /v1/layout/{digest} first, then hello again
+  bool layout_needed = false;  // PUT /v1/layout/{digest} first, then hello again
   ProgressReply progress;
 };
 
 // Counters of a fragment at its snapshot, carried inside the upload (§2.7).
 struct Counters {
-  std::int64_t steps = 0;   // since the fragment was last overwritten
+  std::int64_t steps = 0;  // since the fragment was last overwritten
   std::int64_t tokens = 0;
 };
 
@@ -153,7 +155,7 @@ struct UnitStatus {
   Incarnation incarnation;
   LocalStep local_step;
   double step_seconds = 0;
-  std::int64_t tokens = 0;             // over all incarnations, like the sums below
+  std::int64_t tokens = 0;  // over all incarnations, like the sums below
   std::int64_t steps = 0;
   double seconds_in_steps = 0;
   double exchange_seconds = 0;
@@ -173,12 +175,12 @@ struct StatusDocument {
   double loss = kNoValue, validation_loss = kNoValue;
   GlobalStep validation_step;
   double merged_fraction = 0;
-  double merged_tokens = 0;            // tokens that entered a committed merge, a fragment's share each
+  double merged_tokens = 0;  // tokens that entered a committed merge, a fragment's share each
   std::int64_t bytes_up = 0, bytes_down = 0;
   GlobalStep last_checkpoint_step;
-  std::int64_t rounds = 0;             // committed with a fragment
+  std::int64_t rounds = 0;  // committed with a fragment
   double mean_participants = 0;
-  std::string last_decision;           // the reason of the newest decision, for people
+  std::string last_decision;  // the reason of the newest decision, for people
   struct Condition {
     std::string type, status, reason, message;
   };

@@ -14,14 +14,18 @@ std::int32_t fragment_at(GlobalStep t, std::int32_t fragments, std::int32_t inte
   return due.empty() ? kNoFragment : due.front().value;
 }
 
-GlobalStep version_at(GlobalStep t, std::int32_t fragment, std::int32_t fragments, std::int32_t interval) {
+GlobalStep version_at(GlobalStep t, std::int32_t fragment, std::int32_t fragments,
+                      std::int32_t interval) {
   const auto schedule = Schedule::create(fragments, interval);
   ARCH_CHECK(schedule.has_value(), << fragments << " fragments, interval " << interval);
   return schedule->previous(FragmentId(fragment), t.next());
 }
 
 RoundClock::RoundClock(const SyncerConfig& config, GlobalStep committed, TimePoint now)
-    : config_(&config), committed_(committed), gate_open_(committed > GlobalStep(0)), last_close_(now) {}
+    : config_(&config),
+      committed_(committed),
+      gate_open_(committed > GlobalStep(0)),
+      last_close_(now) {}
 
 const Round* RoundClock::find(GlobalStep t) const {
   for (const auto& round : rounds_)
@@ -44,7 +48,8 @@ bool RoundClock::gate_open(const UnitTable& units, TimePoint now) {
   const bool late = first_ready_ && now - *first_ready_ >= config_->start_timeout;
   gate_open_ = ready >= config_->start_units || (late && ready > 0);
   if (!gate_open_)
-    reason_ = "start gate: " + std::to_string(ready) + " of " + std::to_string(config_->start_units) + " units ready";
+    reason_ = "start gate: " + std::to_string(ready) + " of " +
+              std::to_string(config_->start_units) + " units ready";
   return gate_open_;
 }
 
@@ -58,7 +63,8 @@ std::vector<AnnounceMessage> RoundClock::announce(UnitTable& units, TimePoint no
     round.t = t;
     round.fragment = fragment_at(t, config_->fragments, config_->interval);
     if (round.fragment != kNoFragment)
-      round.base = version_at(GlobalStep(t.value - 1), round.fragment, config_->fragments, config_->interval);
+      round.base = version_at(GlobalStep(t.value - 1), round.fragment, config_->fragments,
+                              config_->interval);
     round.announced_at = now;
     out.push_back({t, round.fragment, round.base});
     rounds_.push_back(std::move(round));
@@ -69,40 +75,46 @@ std::vector<AnnounceMessage> RoundClock::announce(UnitTable& units, TimePoint no
 std::set<std::string> RoundClock::contributors(const Round& round, const UnitTable& units) const {
   std::set<std::string> who = round.complete;
   for (const auto& [name, unit] : units.all())
-    if (!unit.left && unit.contributes.contains(round.t) && !round.stalled.contains(name)) who.insert(name);
+    if (!unit.left && unit.contributes.contains(round.t) && !round.stalled.contains(name))
+      who.insert(name);
   return who;
 }
 
-bool RoundClock::everybody_spoke(const Round& round, const std::set<std::string>& who, const UnitTable& units,
-                                 TimePoint now) const {
+bool RoundClock::everybody_spoke(const Round& round, const std::set<std::string>& who,
+                                 const UnitTable& units, TimePoint now) const {
   for (const auto& [name, unit] : units.all()) {
-    const bool awaited = committed_in_epoch_ ? units.expected(unit, now) : units.first_expected(unit, now);
+    const bool awaited =
+        committed_in_epoch_ ? units.expected(unit, now) : units.first_expected(unit, now);
     if (awaited && !who.contains(name) && !unit.declines.contains(round.t)) return false;
   }
   return true;
 }
 
-bool RoundClock::due(Round& round, const std::set<std::string>& who, UnitTable& units, TimePoint now) {
+bool RoundClock::due(Round& round, const std::set<std::string>& who, UnitTable& units,
+                     TimePoint now) {
   const auto count = static_cast<std::int32_t>(who.size());
   if (count < config_->quorum) {
     round.quorum_at.reset();
-    reason_ = "round " + std::to_string(round.t.value) + ": " + std::to_string(count) + " of quorum " +
-              std::to_string(config_->quorum);
+    reason_ = "round " + std::to_string(round.t.value) + ": " + std::to_string(count) +
+              " of quorum " + std::to_string(config_->quorum);
     return false;
   }
   const double step = units.step_seconds(now);
   if (!round.quorum_at) {
     round.quorum_at = now;
     if (!round.reopened)
-      averages_.quorum_sample(to_seconds(now - std::max(round.announced_at, last_close_)), config_->overlap * step);
+      averages_.quorum_sample(to_seconds(now - std::max(round.announced_at, last_close_)),
+                              config_->overlap * step);
   }
   if (everybody_spoke(round, who, units, now)) {
-    reason_ = "round " + std::to_string(round.t.value) + ": every expected unit spoke, " + std::to_string(count);
+    reason_ = "round " + std::to_string(round.t.value) + ": every expected unit spoke, " +
+              std::to_string(count);
     return true;
   }
-  const TimePoint end = committed_in_epoch_
-                            ? *round.quorum_at + seconds(grace_seconds(*config_, averages_, round.fragment, step))
-                            : round.announced_at + config_->start_timeout;
+  const TimePoint end =
+      committed_in_epoch_
+          ? *round.quorum_at + seconds(grace_seconds(*config_, averages_, round.fragment, step))
+          : round.announced_at + config_->start_timeout;
   if (now < end) return false;
   reason_ = "round " + std::to_string(round.t.value) + ": grace over with " + std::to_string(count);
   return true;
@@ -143,7 +155,8 @@ void RoundClock::committed(GlobalStep t, double step_seconds, TimePoint now) {
   while (!rounds_.empty() && rounds_.front().t <= t) {
     const Round& round = rounds_.front();
     if (!round.reopened && round.fragment != kNoFragment)
-      averages_.sync_sample(round.fragment, to_seconds(now - round.closed_at), config_->overlap * step_seconds);
+      averages_.sync_sample(round.fragment, to_seconds(now - round.closed_at),
+                            config_->overlap * step_seconds);
     rounds_.pop_front();
   }
 }

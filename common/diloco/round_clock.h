@@ -1,6 +1,7 @@
 #pragma once
-// The lead's half of a round (protocol.md §2.1, §2.4): announces early, waits for the quorum and the grace window, names
-// the members. It never touches a tensor; what becomes of uploads it hears from the fragment owner.
+// The lead's half of a round (protocol.md §2.1, §2.4): announces early, waits for the quorum and
+// the grace window, names the members. It never touches a tensor; what becomes of uploads it hears
+// from the fragment owner.
 #include <deque>
 #include <optional>
 #include <set>
@@ -28,7 +29,8 @@ struct Round {
   std::optional<TimePoint> quorum_at;
   TimePoint closed_at{};
   std::set<std::string> complete;  // units whose upload the owner holds
-  std::set<std::string> stalled;   // after a reopen: they count again when complete or with a new attempt
+  std::set<std::string>
+      stalled;  // after a reopen: they count again when complete or with a new attempt
 };
 
 // clock -> owner
@@ -55,7 +57,8 @@ class RoundClock {
   void uploaded(GlobalStep t, const std::string& unit);
   void reopen(GlobalStep t, const UnitTable& units, TimePoint now);  // fewer than K uploads came
   void committed(GlobalStep t, double step_seconds, TimePoint now);
-  void new_attempt(GlobalStep t, const std::string& unit);  // a unit counts again in a reopened round
+  void new_attempt(GlobalStep t,
+                   const std::string& unit);  // a unit counts again in a reopened round
   void fenced(const std::string& unit);
 
   [[nodiscard]] GlobalStep committed() const { return committed_; }
@@ -66,10 +69,12 @@ class RoundClock {
  private:
   [[nodiscard]] Round* find_round(GlobalStep t);
   [[nodiscard]] bool gate_open(const UnitTable& units, TimePoint now);
-  [[nodiscard]] std::set<std::string> contributors(const Round& round, const UnitTable& units) const;
-  [[nodiscard]] bool everybody_spoke(const Round& round, const std::set<std::string>& who, const UnitTable& units,
-                                     TimePoint now) const;
-  [[nodiscard]] bool due(Round& round, const std::set<std::string>& who, UnitTable& units, TimePoint now);
+  [[nodiscard]] std::set<std::string> contributors(const Round& round,
+                                                   const UnitTable& units) const;
+  [[nodiscard]] bool everybody_spoke(const Round& round, const std::set<std::string>& who,
+                                     const UnitTable& units, TimePoint now) const;
+  [[nodiscard]] bool due(Round& round, const std::set<std::string>& who, UnitTable& units,
+                         TimePoint now);
 
   const SyncerConfig* config_;
   GlobalStep committed_;

@@ -9,9 +9,11 @@ namespace archipelago::diloco {
 
 namespace {
 
-SyncerState::Identity::Totals higher(const SyncerState::Identity::Totals& a, const SyncerState::Identity::Totals& b) {
+SyncerState::Identity::Totals higher(const SyncerState::Identity::Totals& a,
+                                     const SyncerState::Identity::Totals& b) {
   return {std::max(a.tokens, b.tokens), std::max(a.steps, b.steps),
-          std::max(a.seconds_in_steps, b.seconds_in_steps), std::max(a.exchange_seconds, b.exchange_seconds)};
+          std::max(a.seconds_in_steps, b.seconds_in_steps),
+          std::max(a.exchange_seconds, b.exchange_seconds)};
 }
 
 void add(SyncerState::Identity::Totals& sum, const SyncerState::Identity::Totals& part) {
@@ -33,10 +35,12 @@ void merge_identity(SyncerState::Identity& mine, const SyncerState::Identity& ot
   mine.past = higher(mine.past, other.past);
   mine.current = higher(mine.current, other.current);
   mine.merged_rounds = std::max(mine.merged_rounds, other.merged_rounds);
-  if (other.recovery_seconds.size() > mine.recovery_seconds.size()) mine.recovery_seconds = other.recovery_seconds;
+  if (other.recovery_seconds.size() > mine.recovery_seconds.size())
+    mine.recovery_seconds = other.recovery_seconds;
 }
 
-// The ledger of the later record, under the higher mark: a block below any durable mark may have been leased.
+// The ledger of the later record, under the higher mark: a block below any durable mark may have
+// been leased.
 void merge_ledger(std::optional<LedgerSnapshot>& mine, const std::optional<LedgerSnapshot>& other) {
   if (!other) return;
   if (!mine || other->next_block > mine->next_block ||
@@ -78,7 +82,8 @@ void SyncerState::merge_newer(const SyncerState& other) {
   }
 }
 
-SyncerCore::Impl::Impl(SyncerConfig c, std::int64_t epoch_number, std::optional<SyncerState> recovered, TimePoint now)
+SyncerCore::Impl::Impl(SyncerConfig c, std::int64_t epoch_number,
+                       std::optional<SyncerState> recovered, TimePoint now)
     : config(std::move(c)),
       epoch(epoch_number),
       durable(recovered ? std::move(*recovered) : SyncerState{}),
@@ -97,7 +102,8 @@ SyncerCore::Impl::Impl(SyncerConfig c, std::int64_t epoch_number, std::optional<
     units.all().emplace(name, std::move(unit));
   }
   for (auto& [t, record] : durable.recent) {
-    if (!records.empty() && records.back().t.next() != t) records.clear();  // a gap: only what follows is known
+    if (!records.empty() && records.back().t.next() != t)
+      records.clear();  // a gap: only what follows is known
     records.push_back(record);
   }
   durable.recent.clear();
@@ -110,40 +116,49 @@ SyncerCore::Impl::Impl(SyncerConfig c, std::int64_t epoch_number, std::optional<
   if (durable.committed >= config.budget) finishing_since = now;
 }
 
-// --- events -------------------------------------------------------------------------------------------------------
+// --- events
+// -------------------------------------------------------------------------------------------------------
 
 Status SyncerCore::Impl::check_hello(const HelloRequest& request) const {
   if (request.who.unit.empty() || request.who.unit.size() > 63)
-    return fail(ErrorKind::kInvalid, "unit: given " + std::to_string(request.who.unit.size()) + " bytes, allowed 1 to 63");
+    return fail(ErrorKind::kInvalid, "unit: given " + std::to_string(request.who.unit.size()) +
+                                         " bytes, allowed 1 to 63");
   if (request.who.session.size() != 32)
     return fail(ErrorKind::kInvalid, "session: allowed 32 hex digits");
   if (request.who.incarnation < Incarnation(1))
-    return fail(ErrorKind::kInvalid, "incarnation: given " + std::to_string(request.who.incarnation.value) + ", allowed 1 or more");
+    return fail(ErrorKind::kInvalid, "incarnation: given " +
+                                         std::to_string(request.who.incarnation.value) +
+                                         ", allowed 1 or more");
   if (request.dataset_sequences == 0) return fail(ErrorKind::kRefused, "data set: has no sequence");
   if (request.sequences_per_step == 0 || request.sequences_per_step > 1'000'000)
     return fail(ErrorKind::kInvalid, "sequencesPerStep: allowed 1 to 1000000");
   if (!layout_digest.empty() && request.layout_digest != layout_digest)
-    return fail(ErrorKind::kRefused, "layout: given digest " + request.layout_digest + ", this run has " + layout_digest);
+    return fail(ErrorKind::kRefused, "layout: given digest " + request.layout_digest +
+                                         ", this run has " + layout_digest);
   if (!durable.dataset_digest.empty() && request.dataset_digest != durable.dataset_digest)
     return fail(ErrorKind::kRefused, "data set: given digest " + request.dataset_digest + " with " +
-                                         std::to_string(request.dataset_sequences) + " sequences, this run has " +
-                                         durable.dataset_digest + " with " + std::to_string(durable.dataset_sequences));
+                                         std::to_string(request.dataset_sequences) +
+                                         " sequences, this run has " + durable.dataset_digest +
+                                         " with " + std::to_string(durable.dataset_sequences));
   const auto known = units.all().find(request.who.unit);
   if (known == units.all().end()) {
     if (static_cast<std::int32_t>(units.all().size()) >= config.max_units)
-      return fail(ErrorKind::kTooLarge, "units: this run has seen " + std::to_string(config.max_units) + " names");
+      return fail(ErrorKind::kTooLarge,
+                  "units: this run has seen " + std::to_string(config.max_units) + " names");
     return {};
   }
   const auto& id = known->second.id;
   if (request.who.incarnation < id.incarnation ||
       (request.who.incarnation == id.incarnation && request.who.session != id.session))
     return fail(ErrorKind::kFenced, "unit " + request.who.unit + ": incarnation " +
-                                        std::to_string(request.who.incarnation.value) + " is fenced, highest is " +
+                                        std::to_string(request.who.incarnation.value) +
+                                        " is fenced, highest is " +
                                         std::to_string(id.incarnation.value));
   return {};
 }
 
-// A new incarnation or a first hello: nothing of the old process counts any more but what it completed.
+// A new incarnation or a first hello: nothing of the old process counts any more but what it
+// completed.
 void SyncerCore::Impl::take_over(UnitRecord& unit, const HelloRequest& request, TimePoint now) {
   const std::string& name = request.who.unit;
   if (unit.id.incarnation > Incarnation(0)) {
@@ -175,7 +190,8 @@ void SyncerCore::Impl::absorb_contributions(UnitRecord& unit, const ProgressRepo
   for (const auto& c : report.contributes) {
     if (c.t <= clock.committed() || clock.find(c.t) == nullptr) continue;
     const auto before = unit.contributes.find(c.t);
-    if (before == unit.contributes.end() || before->second < c.attempt) clock.new_attempt(c.t, report.who.unit);
+    if (before == unit.contributes.end() || before->second < c.attempt)
+      clock.new_attempt(c.t, report.who.unit);
     contributes.emplace(c.t, c.attempt);
   }
   unit.contributes = std::move(contributes);
@@ -192,17 +208,21 @@ void SyncerCore::Impl::absorb(UnitRecord& unit, const ProgressReport& report, Ti
   unit.left = false;
   unit.last_heard = now;
   if (report.phase == LearnerPhase::kStepping && !was_stepping) unit.stepping_since = now;
-  unit.id.current = higher(unit.id.current,
-                           {report.tokens, report.local_step.value, report.seconds_in_steps, report.exchange_seconds});
+  unit.id.current = higher(unit.id.current, {report.tokens, report.local_step.value,
+                                             report.seconds_in_steps, report.exchange_seconds});
   // After a restart of ours `last` is empty, but the journal has it already.
-  const bool noted = !unit.id.recovery_seconds.empty() && unit.id.recovery_seconds.back() == report.recovery_seconds;
+  const bool noted = !unit.id.recovery_seconds.empty() &&
+                     unit.id.recovery_seconds.back() == report.recovery_seconds;
   if (report.recovery_seconds > 0 && unit.last.recovery_seconds <= 0 && !noted) {
-    if (unit.id.recovery_seconds.size() < 1024) unit.id.recovery_seconds.push_back(report.recovery_seconds);
+    if (unit.id.recovery_seconds.size() < 1024)
+      unit.id.recovery_seconds.push_back(report.recovery_seconds);
   }
-  if (!std::isnan(report.loss)) loss = std::isnan(loss) ? report.loss : 0.9 * loss + 0.1 * report.loss;
+  if (!std::isnan(report.loss))
+    loss = std::isnan(loss) ? report.loss : 0.9 * loss + 0.1 * report.loss;
   absorb_contributions(unit, report);
   if (ledger)
-    for (const auto& position : report.consumed) ledger->report(name, report.who.incarnation, position.block, position.upto);
+    for (const auto& position : report.consumed)
+      ledger->report(name, report.who.incarnation, position.block, position.upto);
   unit.last = report;
   if (report.validation) absorb_validation(unit, *report.validation, now);
   serve_recovery(unit, now);
@@ -221,7 +241,8 @@ Result<HelloReply> SyncerCore::hello(const HelloRequest& request, TimePoint now)
   }
   impl_->open_ledger(request);
   UnitRecord& unit = impl_->units.all()[request.who.unit];
-  const bool known = unit.id.incarnation == request.who.incarnation && unit.id.session == request.who.session;
+  const bool known =
+      unit.id.incarnation == request.who.incarnation && unit.id.session == request.who.session;
   if (!known) impl_->take_over(unit, request, now);
   unit.connected = true;
   unit.from_journal = false;
@@ -265,21 +286,25 @@ void SyncerCore::leave(const UnitKey& who, TimePoint now) {
   impl_->advance(now);
 }
 
-Result<UploadVerdict> SyncerCore::upload_started(const UploadKey& key, std::int32_t fragment, GlobalStep base,
-                                                 std::uint64_t bytes, TimePoint now) {
+Result<UploadVerdict> SyncerCore::upload_started(const UploadKey& key, std::int32_t fragment,
+                                                 GlobalStep base, std::uint64_t bytes,
+                                                 TimePoint now) {
   ARCH_TRY(UnitRecord * unit, impl_->units.authenticate(key.who));
   unit->last_heard = now;
   if (key.t <= impl_->clock.committed()) {
     if (impl_->merged_attempt(key.who, key.t)) return UploadVerdict::kRepeat;
-    return fail(ErrorKind::kConflict, "round " + std::to_string(key.t.value) + " is committed, now at " +
+    return fail(ErrorKind::kConflict, "round " + std::to_string(key.t.value) +
+                                          " is committed, now at " +
                                           std::to_string(impl_->clock.committed().value));
   }
   return impl_->owner.started(key, fragment, base, bytes, now);
 }
 
-std::optional<std::int32_t> SyncerCore::Impl::merged_attempt(const UnitKey& who, GlobalStep t) const {
+std::optional<std::int32_t> SyncerCore::Impl::merged_attempt(const UnitKey& who,
+                                                             GlobalStep t) const {
   if (records.empty() || t < records.front().t || t > records.back().t) return std::nullopt;
-  for (const auto& key : records[static_cast<std::size_t>(t.value - records.front().t.value)].members)
+  for (const auto& key :
+       records[static_cast<std::size_t>(t.value - records.front().t.value)].members)
     if (key.who == who) return key.attempt;
   return std::nullopt;
 }
@@ -302,7 +327,8 @@ Result<std::int32_t> SyncerCore::upload_complete(const UploadInfo& info, TimePoi
   impl_->clock.uploaded(info.key.t, info.key.who.unit);
   if (impl_->ledger)
     for (const auto& position : info.consumed)
-      impl_->ledger->report(info.key.who.unit, info.key.who.incarnation, position.block, position.upto);
+      impl_->ledger->report(info.key.who.unit, info.key.who.incarnation, position.block,
+                            position.upto);
   impl_->advance(now);
   return attempt;
 }
@@ -314,7 +340,8 @@ void SyncerCore::upload_aborted(const UploadKey& key, TimePoint now) {
 Status SyncerCore::seeded(const UnitKey& who, TimePoint now) {
   ARCH_TRY(UnitRecord * unit, impl_->units.authenticate(who));
   if (impl_->durable.seeded) return fail(ErrorKind::kConflict, "the run is seeded already");
-  if (impl_->seeder != who.unit) return fail(ErrorKind::kConflict, "another unit was asked to seed: " + impl_->seeder);
+  if (impl_->seeder != who.unit)
+    return fail(ErrorKind::kConflict, "another unit was asked to seed: " + impl_->seeder);
   unit->last_heard = now;
   impl_->durable.seeded = true;
   impl_->effects.emplace_back(PersistState{});
@@ -366,7 +393,8 @@ const CommitRecord* SyncerCore::commit_record(GlobalStep t) const {
   return &records[static_cast<std::size_t>(t.value - records.front().t.value)];
 }
 
-// --- progress of time ---------------------------------------------------------------------------------------------
+// --- progress of time
+// ---------------------------------------------------------------------------------------------
 
 bool SyncerCore::Impl::advance_once(TimePoint now) {
   bool moved = false;
@@ -409,7 +437,8 @@ void SyncerCore::Impl::start_next_merge() {
 }
 
 void SyncerCore::Impl::advance(TimePoint now) {
-  // A closed round that falls short reopens and may close again at once on the same evidence: bounded.
+  // A closed round that falls short reopens and may close again at once on the same evidence:
+  // bounded.
   for (int i = 0; i < 8 && advance_once(now); ++i) news();
   if (now >= retry_merge_at) start_next_merge();
   lease_validation(now);
@@ -431,14 +460,17 @@ SyncerState SyncerCore::Impl::state() const {
   for (const auto& [name, unit] : units.all()) out.units[name] = unit.id;
   if (ledger) out.ledger = ledger->snapshot();
   // Older ones stand in their own journal records.
-  const std::size_t first = records.size() > kPersistedRecords ? records.size() - kPersistedRecords : 0;
+  const std::size_t first =
+      records.size() > kPersistedRecords ? records.size() - kPersistedRecords : 0;
   for (std::size_t i = first; i < records.size(); ++i) out.recent.emplace(records[i].t, records[i]);
   return out;
 }
 
-// --- façade -------------------------------------------------------------------------------------------------------
+// --- façade
+// -------------------------------------------------------------------------------------------------------
 
-SyncerCore::SyncerCore(SyncerConfig config, std::int64_t epoch, std::optional<SyncerState> recovered, TimePoint now)
+SyncerCore::SyncerCore(SyncerConfig config, std::int64_t epoch,
+                       std::optional<SyncerState> recovered, TimePoint now)
     : impl_(std::make_unique<Impl>(std::move(config), epoch, std::move(recovered), now)) {}
 SyncerCore::~SyncerCore() = default;
 
@@ -459,7 +491,9 @@ void SyncerCore::model_written(TimePoint) {
   impl_->effects.emplace_back(PersistState{});
   impl_->news();
 }
-void SyncerCore::downlink_bytes(std::uint64_t bytes) { impl_->durable.bytes_down += static_cast<std::int64_t>(bytes); }
+void SyncerCore::downlink_bytes(std::uint64_t bytes) {
+  impl_->durable.bytes_down += static_cast<std::int64_t>(bytes);
+}
 void SyncerCore::checkpoint_written(GlobalStep t) { impl_->last_checkpoint = t; }
 void SyncerCore::set_condition(StatusDocument::Condition condition) {
   impl_->conditions[condition.type] = std::move(condition);

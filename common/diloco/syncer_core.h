@@ -1,8 +1,9 @@
 #pragma once
-// The outer optimizer's decisions: which rounds are announced, when they close, who is merged, what comes next
-// (protocol.md §2-§9; paper Algorithm 2 and §3.2). Pure: no clock, socket, thread, file or tensor. One owner thread calls
-// it with an event and the time, then drains the effects. Inside, RoundClock (lead) and FragmentOwner exchange small
-// messages, so that owners can later live in other processes (protocol.md §13).
+// The outer optimizer's decisions: which rounds are announced, when they close, who is merged, what
+// comes next (protocol.md §2-§9; paper Algorithm 2 and §3.2). Pure: no clock, socket, thread, file
+// or tensor. One owner thread calls it with an event and the time, then drains the effects. Inside,
+// RoundClock (lead) and FragmentOwner exchange small messages, so that owners can later live in
+// other processes (protocol.md §13).
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -22,29 +23,29 @@ enum class GraceKind { kSteps, kSlack, kOff };
 
 struct SyncerConfig {
   std::string run_id;
-  std::int32_t fragments = 24;        // P
-  std::int32_t interval = 24;         // H
-  std::int32_t overlap = 2;           // tau
-  std::int32_t quorum = 1;            // K
+  std::int32_t fragments = 24;  // P
+  std::int32_t interval = 24;   // H
+  std::int32_t overlap = 2;     // tau
+  std::int32_t quorum = 1;      // K
   GraceKind grace = GraceKind::kSteps;
   double grace_steps = 1.5;
   double grace_fraction = 0.8;
-  GlobalStep budget{2000};            // T
+  GlobalStep budget{2000};  // T
   std::int32_t max_lead = 48;
   std::int32_t start_units = 1;
   Duration start_timeout = std::chrono::seconds(300);
-  Duration min_silence = std::chrono::seconds(10);     // heard within max(this, 4 x step time)
+  Duration min_silence = std::chrono::seconds(10);  // heard within max(this, 4 x step time)
   Duration unmeasured_upload = std::chrono::seconds(60);
-  Duration recovery_timeout{};        // 0: max(60 s, H x step time)
-  std::int64_t validate_every = 0;    // global steps; 0: only at the end, where somebody can
+  Duration recovery_timeout{};      // 0: max(60 s, H x step time)
+  std::int64_t validate_every = 0;  // global steps; 0: only at the end, where somebody can
   bool validate_at_end = true;
   std::uint64_t data_seed = 1;
-  double heartbeat_seconds = 1;       // upper bound of a held reply
-  std::int32_t max_units = 512;       // names ever seen
+  double heartbeat_seconds = 1;  // upper bound of a held reply
+  std::int32_t max_units = 512;  // names ever seen
 };
 
-// Everything of the core that must survive the process; wire/state_json writes it into journal and checkpoint.
-// merge_newer() is monotone: records may be replayed in any order.
+// Everything of the core that must survive the process; wire/state_json writes it into journal and
+// checkpoint. merge_newer() is monotone: records may be replayed in any order.
 struct SyncerState {
   struct Identity {
     Incarnation incarnation;
@@ -56,11 +57,11 @@ struct SyncerState {
       std::int64_t tokens = 0, steps = 0;
       double seconds_in_steps = 0, exchange_seconds = 0;
     };
-    Totals past, current;             // of earlier incarnations; of this one, as it reports them
+    Totals past, current;  // of earlier incarnations; of this one, as it reports them
     std::int64_t merged_rounds = 0;
     std::vector<double> recovery_seconds;
   };
-  std::int64_t epoch = 0;             // the newest that wrote
+  std::int64_t epoch = 0;  // the newest that wrote
   GlobalStep committed;
   bool seeded = false;
   bool final_published = false, finished = false;
@@ -69,7 +70,8 @@ struct SyncerState {
   std::string dataset_digest;
   std::map<std::string, Identity> units;
   std::optional<LedgerSnapshot> ledger;
-  std::map<GlobalStep, CommitRecord> recent;  // the newest commits, at most kRecent: senders ask what became of them
+  std::map<GlobalStep, CommitRecord>
+      recent;  // the newest commits, at most kRecent: senders ask what became of them
   static constexpr std::size_t kRecent = 256;
   double merged_tokens = 0;
   std::int64_t rounds = 0, participants = 0, bytes_up = 0, bytes_down = 0;
@@ -84,28 +86,35 @@ struct MergeMember {
 };
 
 // Effects, in the order in which they must be carried out.
-struct PersistState {};               // journal state() durably before any reply leaves the process; on failure answer 507
-                                      // to everybody until it worked: identities and lease marks count on it
-struct StartMerge {                   // merge, journal with state, publish version t; then committed() or merge_failed()
+struct PersistState {
+};  // journal state() durably before any reply leaves the process; on failure answer 507
+    // to everybody until it worked: identities and lease marks count on it
+struct StartMerge {  // merge, journal with state, publish version t; then committed() or
+                     // merge_failed()
   GlobalStep t;
   std::int32_t fragment = kNoFragment;
-  std::vector<MergeMember> members;   // in order of unit name
+  std::vector<MergeMember> members;  // in order of unit name
   std::vector<UploadKey> excluded;
-  SyncerState state;                  // as it will be once t is committed: part of t's journal record
+  SyncerState state;  // as it will be once t is committed: part of t's journal record
 };
-struct DropUpload {                   // free the stored bytes; also sent for those of a committed round
+struct DropUpload {  // free the stored bytes; also sent for those of a committed round
   UploadKey key;
 };
-struct PublishFinal {};               // published := master, every fragment a keyframe of version T + 1; then final_published()
-struct WriteModel {};                 // write model/ and the last manifest; then model_written()
+struct PublishFinal {
+};  // published := master, every fragment a keyframe of version T + 1; then final_published()
+struct WriteModel {};  // write model/ and the last manifest; then model_written()
 using Effect = std::variant<PersistState, StartMerge, DropUpload, PublishFinal, WriteModel>;
 
-enum class UploadVerdict { kAccept, kRepeat };  // kRepeat: already complete, answer the same receipt without reading
+enum class UploadVerdict {
+  kAccept,
+  kRepeat
+};  // kRepeat: already complete, answer the same receipt without reading
 
 class SyncerCore {
  public:
   // `recovered`: what journal and checkpoint held; its epoch is below `epoch`.
-  SyncerCore(SyncerConfig config, std::int64_t epoch, std::optional<SyncerState> recovered, TimePoint now);
+  SyncerCore(SyncerConfig config, std::int64_t epoch, std::optional<SyncerState> recovered,
+             TimePoint now);
   ~SyncerCore();
   SyncerCore(const SyncerCore&) = delete;
   SyncerCore& operator=(const SyncerCore&) = delete;
@@ -113,7 +122,8 @@ class SyncerCore {
   // The layout as the daemon knows it; fragment shares weigh merged tokens (elements of p / all).
   void set_layout(const std::string& digest, std::vector<double> fragment_shares);
 
-  // Errors: kFenced (message names the highest incarnation), kRefused (layout or data set differs), kTooLarge.
+  // Errors: kFenced (message names the highest incarnation), kRefused (layout or data set differs),
+  // kTooLarge.
   [[nodiscard]] Result<HelloReply> hello(const HelloRequest& request, TimePoint now);
   [[nodiscard]] Result<ProgressReply> progress(const ProgressReport& report, TimePoint now);
   // True when a reply held since `seen` should go out now.
@@ -121,9 +131,11 @@ class SyncerCore {
   [[nodiscard]] Result<ProgressReply> reply(const UnitKey& who, TimePoint now) const;
   void leave(const UnitKey& who, TimePoint now);
 
-  // Uploads. Errors: kFenced, kConflict (stale base, round not open or closed, other attempt), kInvalid.
-  [[nodiscard]] Result<UploadVerdict> upload_started(const UploadKey& key, std::int32_t fragment, GlobalStep base,
-                                                     std::uint64_t bytes, TimePoint now);
+  // Uploads. Errors: kFenced, kConflict (stale base, round not open or closed, other attempt),
+  // kInvalid.
+  [[nodiscard]] Result<UploadVerdict> upload_started(const UploadKey& key, std::int32_t fragment,
+                                                     GlobalStep base, std::uint64_t bytes,
+                                                     TimePoint now);
   void upload_bytes(const UploadKey& key, std::uint64_t received, TimePoint now);
   // Returns the attempt named by the receipt (the first complete one wins).
   [[nodiscard]] Result<std::int32_t> upload_complete(const UploadInfo& info, TimePoint now);
@@ -139,7 +151,8 @@ class SyncerCore {
   void checkpoint_written(GlobalStep t);
   void set_condition(StatusDocument::Condition condition);
 
-  void tick(TimePoint now);           // at least every 50 ms; a gap above 1 s is time in which nobody could be heard
+  void tick(TimePoint now);  // at least every 50 ms; a gap above 1 s is time in which nobody could
+                             // be heard
   [[nodiscard]] std::vector<Effect> take_effects();
   [[nodiscard]] SyncerState state() const;
   [[nodiscard]] StatusDocument status(TimePoint now) const;

@@ -1,6 +1,6 @@
 #pragma once
-// SyncerCore's inside: the façade that carries messages between the clock and the owner, and the small services beside
-// them (seed, leases, recovery, validation, the end). Private to syncer_*.cc.
+// SyncerCore's inside: the façade that carries messages between the clock and the owner, and the
+// small services beside them (seed, leases, recovery, validation, the end). Private to syncer_*.cc.
 #include <deque>
 #include <map>
 #include <optional>
@@ -15,9 +15,10 @@
 namespace archipelago::diloco {
 
 struct SyncerCore::Impl {
-  Impl(SyncerConfig config, std::int64_t epoch_number, std::optional<SyncerState> recovered, TimePoint now);
+  Impl(SyncerConfig config, std::int64_t epoch_number, std::optional<SyncerState> recovered,
+       TimePoint now);
 
-  struct Relay {               // inner state on its way to a newcomer
+  struct Relay {  // inner state on its way to a newcomer
     std::string id, donor;
     TimePoint since{};
     std::vector<std::string> failed_donors;
@@ -61,26 +62,27 @@ struct SyncerCore::Impl {
   void assign_validation(TimePoint now);
   void finish_if_done(TimePoint now);
   [[nodiscard]] RunPhase phase() const;
-  [[nodiscard]] UnitStatus unit_status(const std::string& name, const UnitRecord& unit, TimePoint now) const;
+  [[nodiscard]] UnitStatus unit_status(const std::string& name, const UnitRecord& unit,
+                                       TimePoint now) const;
   [[nodiscard]] std::string unit_phase(const UnitRecord& unit, TimePoint now) const;
   [[nodiscard]] StatusDocument status(TimePoint now) const;
 
   SyncerConfig config;
   std::int64_t epoch;
-  SyncerState durable;          // sums and facts; units and ledger are filled in by state()
+  SyncerState durable;  // sums and facts; units and ledger are filled in by state()
   UnitTable units;
   RoundClock clock;
   FragmentOwner owner;
   std::optional<DataLedger> ledger;
-  std::vector<double> shares;   // of the elements, by fragment
+  std::vector<double> shares;  // of the elements, by fragment
   std::string layout_digest;
   std::string seeder;
   std::map<std::string, Relay> relays;  // by newcomer
   std::int64_t relay_count = 0;
   std::optional<Validation> validation;
-  GlobalStep validations_leased_to;     // newest version that a validation was planned for
+  GlobalStep validations_leased_to;  // newest version that a validation was planned for
   TimePoint finishing_since{};
-  std::deque<CommitRecord> records;     // newest last, at most kRecords
+  std::deque<CommitRecord> records;  // newest last, at most kRecords
   std::vector<Effect> effects;
   std::int64_t news_count = 0;
   TimePoint last_tick{};

@@ -15,12 +15,15 @@ bool contains(const std::vector<std::string>& list, const std::string& name) {
 }
 }  // namespace
 
-std::int64_t SyncerCore::Impl::news_of(const UnitRecord& unit) const { return news_count + unit.own_news; }
+std::int64_t SyncerCore::Impl::news_of(const UnitRecord& unit) const {
+  return news_count + unit.own_news;
+}
 
 RunPhase SyncerCore::Impl::phase() const {
   if (durable.finished) return RunPhase::kFinished;
   if (clock.committed() >= config.budget) return RunPhase::kFinishing;
-  return clock.committed() > GlobalStep(0) || !clock.rounds().empty() ? RunPhase::kRunning : RunPhase::kWaiting;
+  return clock.committed() > GlobalStep(0) || !clock.rounds().empty() ? RunPhase::kRunning
+                                                                      : RunPhase::kWaiting;
 }
 
 // Newest published version of each fragment; the final keyframes are version T + 1.
@@ -28,8 +31,9 @@ std::vector<GlobalStep> SyncerCore::Impl::versions() const {
   std::vector<GlobalStep> out;
   if (!durable.seeded) return out;
   for (std::int32_t p = 0; p < config.fragments; ++p)
-    out.push_back(durable.final_published ? config.budget.next()
-                                          : version_at(clock.committed(), p, config.fragments, config.interval));
+    out.push_back(durable.final_published
+                      ? config.budget.next()
+                      : version_at(clock.committed(), p, config.fragments, config.interval));
   return out;
 }
 
@@ -48,10 +52,11 @@ ProgressReply SyncerCore::Impl::reply_for(const UnitRecord& unit) const {
   reply.news = news_of(unit);
   reply.phase = phase();
   reply.committed = clock.committed();
-  // A unit has at most one upload in a round: where one is complete, even of a fenced incarnation, it is closed to it.
+  // A unit has at most one upload in a round: where one is complete, even of a fenced incarnation,
+  // it is closed to it.
   for (const auto& round : clock.rounds())
-    reply.rounds.push_back(
-        {round.t, round.fragment, round.base, round.open && !round.complete.contains(unit.last.who.unit)});
+    reply.rounds.push_back({round.t, round.fragment, round.base,
+                            round.open && !round.complete.contains(unit.last.who.unit)});
   reply.outcomes = outcomes_for(unit);
   reply.versions = versions();
   if (ledger) reply.leases = ledger->held_by(unit.last.who.unit, unit.id.incarnation);
@@ -67,7 +72,8 @@ ProgressReply SyncerCore::Impl::reply_for(const UnitRecord& unit) const {
   return reply;
 }
 
-// --- seed and data ------------------------------------------------------------------------------------------------
+// --- seed and data
+// ------------------------------------------------------------------------------------------------
 
 void SyncerCore::Impl::choose_seeder(TimePoint now) {
   if (durable.seeded) return;
@@ -95,12 +101,14 @@ void SyncerCore::Impl::open_ledger(const HelloRequest& request) {
 void SyncerCore::Impl::lease_blocks(UnitRecord& unit) {
   if (!ledger || clock.committed() >= config.budget) return;
   const std::uint64_t wanted =
-      static_cast<std::uint64_t>(config.max_lead + 1) * unit.id.sequences_per_step + kSequencesPerBlock;
+      static_cast<std::uint64_t>(config.max_lead + 1) * unit.id.sequences_per_step +
+      kSequencesPerBlock;
   const std::string& name = unit.last.who.unit;
   bool changed = false;
   while (ledger->open_sequences(name, unit.id.incarnation) < wanted) {
     if (const auto mark = ledger->needs_reserve()) {
-      // Effects are carried out before any reply leaves, so the mark counts as durable from here on.
+      // Effects are carried out before any reply leaves, so the mark counts as durable from here
+      // on.
       ledger->reserved(*mark);
       effects.emplace_back(PersistState{});
     }
@@ -110,7 +118,8 @@ void SyncerCore::Impl::lease_blocks(UnitRecord& unit) {
   if (changed) ++unit.own_news;
 }
 
-// --- recovery -----------------------------------------------------------------------------------------------------
+// --- recovery
+// -----------------------------------------------------------------------------------------------------
 
 void SyncerCore::Impl::serve_recovery(UnitRecord& unit, TimePoint now) {
   const std::string& name = unit.last.who.unit;
@@ -133,7 +142,8 @@ void SyncerCore::Impl::serve_recovery(UnitRecord& unit, TimePoint now) {
     return;
   }
   const auto it = relays.find(name);
-  if (it != relays.end() && it->second.id != unit.last.recovery_failed && !it->second.donor.empty()) return;
+  if (it != relays.end() && it->second.id != unit.last.recovery_failed && !it->second.donor.empty())
+    return;
   Relay relay = it != relays.end() ? it->second : Relay{};
   if (!relay.donor.empty()) relay.failed_donors.push_back(relay.donor);
   assign_donor(unit, relay, now);
@@ -175,7 +185,8 @@ void SyncerCore::Impl::assign_donor(UnitRecord& unit, Relay& relay, TimePoint no
 void SyncerCore::Impl::expire_relays(TimePoint now) {
   for (auto& [name, relay] : relays) {
     const auto unit = units.all().find(name);
-    if (relay.donor.empty() || now - relay.since < kRelayTimeout || unit == units.all().end()) continue;
+    if (relay.donor.empty() || now - relay.since < kRelayTimeout || unit == units.all().end())
+      continue;
     relay.failed_donors.push_back(relay.donor);
     Relay next = relay;
     assign_donor(unit->second, next, now);
@@ -183,7 +194,8 @@ void SyncerCore::Impl::expire_relays(TimePoint now) {
   }
 }
 
-// --- validation and the end ---------------------------------------------------------------------------------------
+// --- validation and the end
+// ---------------------------------------------------------------------------------------
 
 void SyncerCore::Impl::lease_validation(TimePoint now) {
   if (validation && now - validation->since > kValidationTimeout) assign_validation(now);
@@ -222,8 +234,11 @@ void SyncerCore::Impl::assign_validation(TimePoint now) {
   ++units.all()[validation->unit].own_news;
 }
 
-void SyncerCore::Impl::absorb_validation(const UnitRecord& unit, const ValidationReport& report, TimePoint now) {
-  if (!validation || validation->version != report.version || validation->unit != unit.last.who.unit) return;
+void SyncerCore::Impl::absorb_validation(const UnitRecord& unit, const ValidationReport& report,
+                                         TimePoint now) {
+  if (!validation || validation->version != report.version ||
+      validation->unit != unit.last.who.unit)
+    return;
   if (report.declined || !std::isfinite(report.loss)) {
     assign_validation(now);
     return;
@@ -237,7 +252,8 @@ void SyncerCore::Impl::absorb_validation(const UnitRecord& unit, const Validatio
 void SyncerCore::Impl::finish_if_done(TimePoint now) {
   if (durable.finished || clock.committed() < config.budget) return;
   const auto pending = [&](const auto& effect) {
-    return std::holds_alternative<PublishFinal>(effect) || std::holds_alternative<WriteModel>(effect);
+    return std::holds_alternative<PublishFinal>(effect) ||
+           std::holds_alternative<WriteModel>(effect);
   };
   if (std::any_of(effects.begin(), effects.end(), pending)) return;
   if (!durable.final_published) {
@@ -249,7 +265,8 @@ void SyncerCore::Impl::finish_if_done(TimePoint now) {
   const bool wanted = config.validate_at_end && durable.validation_step < final_version;
   const bool late = now - finishing_since > config.start_timeout;
   if (wanted && !late) {
-    if (!validation || validation->version != final_version) validation = Validation{final_version, "", now, {}};
+    if (!validation || validation->version != final_version)
+      validation = Validation{final_version, "", now, {}};
     if (validation->unit.empty()) assign_validation(now);
     return;
   }
@@ -260,23 +277,28 @@ void SyncerCore::Impl::finish_if_done(TimePoint now) {
   model_asked = true;
 }
 
-// --- status -------------------------------------------------------------------------------------------------------
+// --- status
+// -------------------------------------------------------------------------------------------------------
 
 std::string SyncerCore::Impl::unit_phase(const UnitRecord& unit, TimePoint now) const {
   if (unit.left) return "Left";
   if (!units.live(unit, now)) return "Silent";
   switch (unit.last.phase) {
-    case LearnerPhase::kRecovering: return "Recovering";
-    case LearnerPhase::kWaiting: return "Waiting";
+    case LearnerPhase::kRecovering:
+      return "Recovering";
+    case LearnerPhase::kWaiting:
+      return "Waiting";
     case LearnerPhase::kStepping:
-    case LearnerPhase::kValidating: break;
+    case LearnerPhase::kValidating:
+      break;
   }
   const bool starved = unit.last_merged > GlobalStep(0) &&
                        clock.committed().value - unit.last_merged.value > 2 * config.interval;
   return starved ? "Starved" : "Stepping";
 }
 
-UnitStatus SyncerCore::Impl::unit_status(const std::string& name, const UnitRecord& unit, TimePoint now) const {
+UnitStatus SyncerCore::Impl::unit_status(const std::string& name, const UnitRecord& unit,
+                                         TimePoint now) const {
   UnitStatus out;
   out.name = name;
   out.datacenter = unit.id.datacenter;
@@ -292,7 +314,8 @@ UnitStatus SyncerCore::Impl::unit_status(const std::string& name, const UnitReco
   out.last_heard_seconds = to_seconds(now - unit.last_heard);
   out.stepping_seconds = out.phase == "Stepping" ? to_seconds(now - unit.stepping_since) : 0;
   if (unit.id.current.seconds_in_steps > 0)
-    out.tokens_per_second = static_cast<double>(unit.id.current.tokens) / unit.id.current.seconds_in_steps;
+    out.tokens_per_second =
+        static_cast<double>(unit.id.current.tokens) / unit.id.current.seconds_in_steps;
   out.uplink_bytes_per_second = owner.throughput(name);
   out.recovery_seconds = unit.id.recovery_seconds;
   return out;
@@ -301,10 +324,18 @@ UnitStatus SyncerCore::Impl::unit_status(const std::string& name, const UnitReco
 StatusDocument SyncerCore::Impl::status(TimePoint now) const {
   StatusDocument out;
   switch (phase()) {
-    case RunPhase::kWaiting: out.phase = "waiting"; break;
-    case RunPhase::kRunning: out.phase = "running"; break;
-    case RunPhase::kFinishing: out.phase = "finishing"; break;
-    case RunPhase::kFinished: out.phase = "finished"; break;
+    case RunPhase::kWaiting:
+      out.phase = "waiting";
+      break;
+    case RunPhase::kRunning:
+      out.phase = "running";
+      break;
+    case RunPhase::kFinishing:
+      out.phase = "finishing";
+      break;
+    case RunPhase::kFinished:
+      out.phase = "finished";
+      break;
   }
   out.run_id = config.run_id;
   out.epoch = epoch;
@@ -318,7 +349,9 @@ StatusDocument SyncerCore::Impl::status(TimePoint now) const {
   out.bytes_down = durable.bytes_down;
   out.last_checkpoint_step = last_checkpoint;
   out.rounds = durable.rounds;
-  out.mean_participants = durable.rounds > 0 ? static_cast<double>(durable.participants) / static_cast<double>(durable.rounds) : 0;
+  out.mean_participants = durable.rounds > 0 ? static_cast<double>(durable.participants) /
+                                                   static_cast<double>(durable.rounds)
+                                             : 0;
   out.last_decision = clock.reason();
   for (const auto& [type, condition] : conditions) out.conditions.push_back(condition);
   for (const auto& [name, unit] : units.all()) {

@@ -8,24 +8,28 @@ namespace archipelago::diloco {
 Status UnitTable::admit(const std::string& name, const UnitRecord& unit, const UnitKey& who) const {
   if (who.incarnation == unit.id.incarnation && who.session == unit.id.session) return {};
   if (who.incarnation > unit.id.incarnation)
-    return fail(ErrorKind::kNotFound, "unit " + name + ": incarnation " + std::to_string(who.incarnation.value) +
+    return fail(ErrorKind::kNotFound, "unit " + name + ": incarnation " +
+                                          std::to_string(who.incarnation.value) +
                                           " has not said hello");
-  return fail(ErrorKind::kFenced, "unit " + name + " lives as incarnation " +
-                                      std::to_string(unit.id.incarnation.value) + ", given " +
-                                      std::to_string(who.incarnation.value) +
-                                      (who.incarnation == unit.id.incarnation ? " of another session" : ""));
+  return fail(ErrorKind::kFenced,
+              "unit " + name + " lives as incarnation " +
+                  std::to_string(unit.id.incarnation.value) + ", given " +
+                  std::to_string(who.incarnation.value) +
+                  (who.incarnation == unit.id.incarnation ? " of another session" : ""));
 }
 
 Result<UnitRecord*> UnitTable::authenticate(const UnitKey& who) {
   const auto it = units_.find(who.unit);
-  if (it == units_.end()) return fail(ErrorKind::kNotFound, "unit " + who.unit + " has not said hello");
+  if (it == units_.end())
+    return fail(ErrorKind::kNotFound, "unit " + who.unit + " has not said hello");
   ARCH_TRY_VOID(admit(it->first, it->second, who));
   return &it->second;
 }
 
 Result<const UnitRecord*> UnitTable::find(const UnitKey& who) const {
   const auto it = units_.find(who.unit);
-  if (it == units_.end()) return fail(ErrorKind::kNotFound, "unit " + who.unit + " has not said hello");
+  if (it == units_.end())
+    return fail(ErrorKind::kNotFound, "unit " + who.unit + " has not said hello");
   ARCH_TRY_VOID(admit(it->first, it->second, who));
   return &it->second;
 }
@@ -42,8 +46,9 @@ bool UnitTable::stepping(const UnitRecord& unit, TimePoint now) const {
 }
 
 bool UnitTable::only_scavengers(TimePoint now) const {
-  return std::all_of(units_.begin(), units_.end(),
-                     [&](const auto& entry) { return entry.second.id.scavenging || !live(entry.second, now); });
+  return std::all_of(units_.begin(), units_.end(), [&](const auto& entry) {
+    return entry.second.id.scavenging || !live(entry.second, now);
+  });
 }
 
 bool UnitTable::expected(const UnitRecord& unit, TimePoint now) const {

@@ -1,6 +1,7 @@
 #pragma once
-// A reader of one JSON object that remembers its first error: fields are read in sequence, then `done()` says whether
-// all of them were there, in range and finite. Private to common/wire/*_json.cc.
+// A reader of one JSON object that remembers its first error: fields are read in sequence, then
+// `done()` says whether all of them were there, in range and finite. Private to
+// common/wire/*_json.cc.
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -16,9 +17,12 @@ namespace archipelago::wire {
 
 using Json = nlohmann::json;
 
-// Nesting is checked before the parse: a document of 200,000 brackets must not reach a recursive parser.
+// Nesting is checked before the parse: a document of 200,000 brackets must not reach a recursive
+// parser.
 [[nodiscard]] Result<Json> parse_object(std::string_view text, std::size_t max_bytes);
-[[nodiscard]] inline std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+[[nodiscard]] inline std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 class Fields {
  public:
@@ -27,16 +31,18 @@ class Fields {
   }
 
   template <class Int>
-  void integer(const char* key, Int& out, std::int64_t low, std::int64_t high, bool required = true) {
+  void integer(const char* key, Int& out, std::int64_t low, std::int64_t high,
+               bool required = true) {
     const Json* value = find(key, required);
     if (value == nullptr) return;
     if (!value->is_number_integer()) return set_error(std::string(key) + " must be an integer");
-    if (value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
+    if (value->is_number_unsigned() &&
+        value->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
       return set_error(std::string(key) + " is too large");
     const auto number = value->get<std::int64_t>();
     if (number < low || number > high)
-      return set_error(std::string(key) + ": given " + std::to_string(number) + ", allowed " + std::to_string(low) +
-                       " to " + std::to_string(high));
+      return set_error(std::string(key) + ": given " + std::to_string(number) + ", allowed " +
+                       std::to_string(low) + " to " + std::to_string(high));
     out = static_cast<Int>(number);
   }
   template <class Tag, class Rep>
@@ -49,7 +55,8 @@ class Fields {
     if (value == nullptr || value->is_null()) return;
     if (!value->is_number()) return set_error(std::string(key) + " must be a number");
     const double d = value->get<double>();
-    if (!std::isfinite(d) || d < low || d > high) return set_error(std::string(key) + " is out of range");
+    if (!std::isfinite(d) || d < low || d > high)
+      return set_error(std::string(key) + " is out of range");
     out = d;
   }
   void text(const char* key, std::string& out, std::size_t max, bool required = true) {
@@ -57,7 +64,8 @@ class Fields {
     if (value == nullptr) return;
     if (!value->is_string()) return set_error(std::string(key) + " must be a string");
     const auto& s = value->get_ref<const std::string&>();
-    if (s.size() > max) return set_error(std::string(key) + ": longer than " + std::to_string(max) + " bytes");
+    if (s.size() > max)
+      return set_error(std::string(key) + ": longer than " + std::to_string(max) + " bytes");
     out = s;
   }
   void boolean(const char* key, bool& out) {
@@ -67,7 +75,8 @@ class Fields {
     out = value->get<bool>();
   }
   template <class Enum>
-  void choice(const char* key, Enum& out, const std::vector<std::pair<std::string_view, Enum>>& names) {
+  void choice(const char* key, Enum& out,
+              const std::vector<std::pair<std::string_view, Enum>>& names) {
     std::string given;
     text(key, given, 64);
     for (const auto& [name, value] : names)
@@ -83,7 +92,8 @@ class Fields {
     const Json* value = find(key, false);
     if (value == nullptr) return;
     if (!value->is_array()) return set_error(std::string(key) + " must be a list");
-    if (value->size() > max) return set_error(std::string(key) + ": more than " + std::to_string(max) + " elements");
+    if (value->size() > max)
+      return set_error(std::string(key) + ": more than " + std::to_string(max) + " elements");
     for (const auto& element : *value) each(element);
   }
   [[nodiscard]] const Json* find(const char* key, bool required) {
@@ -116,7 +126,8 @@ class Fields {
 template <class IdType>
 void read_ids(Fields& fields, const char* key, std::size_t max, std::vector<IdType>& out) {
   fields.list(key, max, [&](const Json& element) {
-    if (!element.is_number_integer()) return fields.set_error(std::string(key) + " must hold integers");
+    if (!element.is_number_integer())
+      return fields.set_error(std::string(key) + " must hold integers");
     out.emplace_back(static_cast<typename IdType::rep>(element.get<std::int64_t>()));
   });
 }

@@ -8,14 +8,17 @@ using namespace diloco;
 
 Result<Json> parse_object(std::string_view text, std::size_t max_bytes) {
   if (text.size() > max_bytes)
-    return fail(ErrorKind::kTooLarge, "message: " + std::to_string(text.size()) + " bytes, allowed " + std::to_string(max_bytes));
+    return fail(ErrorKind::kTooLarge, "message: " + std::to_string(text.size()) +
+                                          " bytes, allowed " + std::to_string(max_bytes));
   int depth = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
@@ -37,10 +40,11 @@ const std::vector<std::pair<std::string_view, LearnerPhase>> kLearnerPhases = {
     {"stepping", LearnerPhase::kStepping},
     {"waiting", LearnerPhase::kWaiting},
     {"validating", LearnerPhase::kValidating}};
-const std::vector<std::pair<std::string_view, RunPhase>> kRunPhases = {{"waiting", RunPhase::kWaiting},
-                                                                       {"running", RunPhase::kRunning},
-                                                                       {"finishing", RunPhase::kFinishing},
-                                                                       {"finished", RunPhase::kFinished}};
+const std::vector<std::pair<std::string_view, RunPhase>> kRunPhases = {
+    {"waiting", RunPhase::kWaiting},
+    {"running", RunPhase::kRunning},
+    {"finishing", RunPhase::kFinishing},
+    {"finished", RunPhase::kFinished}};
 
 template <class Enum>
 std::string name_of(Enum value, const std::vector<std::pair<std::string_view, Enum>>& names) {
@@ -82,7 +86,8 @@ Json positions(const std::vector<BlockPosition>& values) {
 bool three(const Json& element, std::size_t count) {
   if (!element.is_array() || element.size() != count) return false;
   for (const auto& part : element)
-    if (!part.is_number_integer() || (part.is_number_integer() && !part.is_number_unsigned())) return false;
+    if (!part.is_number_integer() || (part.is_number_integer() && !part.is_number_unsigned()))
+      return false;
   return true;
 }
 
@@ -90,7 +95,8 @@ void read_positions(Fields& fields, const char* key, std::vector<BlockPosition>&
   fields.list(key, kMaxListedBlocks, [&](const Json& element) {
     if (!three(element, 2) || element[1].get<std::uint64_t>() > kSequencesPerBlock)
       return fields.set_error(std::string(key) + " must hold [block, upto <= 256]");
-    out.push_back({element[0].get<std::uint64_t>(), static_cast<std::uint32_t>(element[1].get<std::uint64_t>())});
+    out.push_back({element[0].get<std::uint64_t>(),
+                   static_cast<std::uint32_t>(element[1].get<std::uint64_t>())});
   });
 }
 
@@ -118,7 +124,8 @@ Json reply_json(const ProgressReply& m) {
                {"heartbeatSeconds", m.heartbeat_seconds}};
   Json rounds = Json::array(), outcomes = Json::array(), leases = Json::array();
   for (const auto& r : m.rounds)
-    rounds.push_back({{"t", r.t.value}, {"fragment", r.fragment}, {"base", r.base.value}, {"open", r.open}});
+    rounds.push_back(
+        {{"t", r.t.value}, {"fragment", r.fragment}, {"base", r.base.value}, {"open", r.open}});
   for (const auto& o : m.outcomes) outcomes.push_back({{"t", o.t.value}, {"merged", o.merged}});
   for (const auto& l : m.leases) leases.push_back(Json::array({l.block, l.from, l.upto}));
   json["rounds"] = std::move(rounds);
@@ -153,7 +160,8 @@ void read_rounds(Fields& fields, ProgressReply& m) {
     if (!three(element, 3) || element[1].get<std::uint64_t>() > element[2].get<std::uint64_t>() ||
         element[2].get<std::uint64_t>() > kSequencesPerBlock)
       return fields.set_error("leases must hold [block, from, upto <= 256]");
-    m.leases.push_back({element[0].get<std::uint64_t>(), element[1].get<std::uint32_t>(), element[2].get<std::uint32_t>()});
+    m.leases.push_back({element[0].get<std::uint64_t>(), element[1].get<std::uint32_t>(),
+                        element[2].get<std::uint32_t>()});
   });
 }
 
@@ -316,7 +324,8 @@ Result<ProgressReport> parse_progress(std::string_view text) {
   fields.list("contributes", kMaxListedRounds, [&](const Json& element) {
     if (!three(element, 2) || element[1].get<std::uint64_t>() > 1'000'000)
       return fields.set_error("contributes must hold [t, attempt]");
-    m.contributes.push_back({GlobalStep(element[0].get<std::int64_t>()), element[1].get<std::int32_t>()});
+    m.contributes.push_back(
+        {GlobalStep(element[0].get<std::int64_t>()), element[1].get<std::int32_t>()});
   });
   read_ids(fields, "declines", kMaxListedRounds, m.declines);
   read_positions(fields, "consumed", m.consumed);

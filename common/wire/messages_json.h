@@ -1,7 +1,8 @@
 #pragma once
-// JSON forms of the messages between learners and the outer optimizer, of the status document and of SyncerCore's durable
-// state. Parsing never throws, bounds every list and string (limits below), and names the field that is wrong. Unknown
-// keys are ignored: a newer peer may say more. Non-finite numbers travel as absent keys.
+// JSON forms of the messages between learners and the outer optimizer, of the status document and
+// of SyncerCore's durable state. Parsing never throws, bounds every list and string (limits below),
+// and names the field that is wrong. Unknown keys are ignored: a newer peer may say more.
+// Non-finite numbers travel as absent keys.
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -12,10 +13,11 @@
 
 namespace archipelago::wire {
 
-inline constexpr std::size_t kMaxMessageBytes = 64 * 1024;        // progress and hello bodies (protocol.md §11)
+inline constexpr std::size_t kMaxMessageBytes =
+    64 * 1024;  // progress and hello bodies (protocol.md §11)
 inline constexpr std::size_t kMaxReplyBytes = 1024 * 1024;
 inline constexpr std::size_t kMaxStateBytes = 64 * 1024 * 1024;
-inline constexpr std::size_t kMaxListedRounds = 256;              // contributions, declines, rounds, outcomes
+inline constexpr std::size_t kMaxListedRounds = 256;  // contributions, declines, rounds, outcomes
 inline constexpr std::size_t kMaxListedBlocks = 4096;
 
 [[nodiscard]] std::string encode(const diloco::HelloRequest& message);

@@ -57,7 +57,10 @@ void read_unit(Fields& fields, UnitStatus& u) {
 }
 
 Json totals_json(const SyncerState::Identity::Totals& t) {
-  return {{"tokens", t.tokens}, {"steps", t.steps}, {"seconds", t.seconds_in_steps}, {"exchange", t.exchange_seconds}};
+  return {{"tokens", t.tokens},
+          {"steps", t.steps},
+          {"seconds", t.seconds_in_steps},
+          {"exchange", t.exchange_seconds}};
 }
 
 void read_totals(Fields& fields, const char* key, SyncerState::Identity::Totals& t) {
@@ -73,11 +76,13 @@ void read_totals(Fields& fields, const char* key, SyncerState::Identity::Totals&
 
 Json ledger_json(const LedgerSnapshot& l) {
   Json held = Json::array(), returned = Json::array(), orphans = Json::array();
-  for (const auto& h : l.held) held.push_back(Json::array({h.unit, h.incarnation.value, h.block, h.from}));
+  for (const auto& h : l.held)
+    held.push_back(Json::array({h.unit, h.incarnation.value, h.block, h.from}));
   for (const auto& o : l.returned) returned.push_back(Json::array({o.block, o.from}));
   for (const auto& o : l.orphans) orphans.push_back(Json::array({o.block, o.from}));
-  return {{"nextBlock", l.next_block}, {"reserved", l.reserved}, {"consumed", l.consumed}, {"skipped", l.skipped},
-          {"held", held}, {"returned", returned}, {"orphans", orphans}};
+  return {{"nextBlock", l.next_block}, {"reserved", l.reserved}, {"consumed", l.consumed},
+          {"skipped", l.skipped},      {"held", held},           {"returned", returned},
+          {"orphans", orphans}};
 }
 
 void read_open(Fields& fields, const char* key, std::vector<LedgerSnapshot::Open>& out) {
@@ -94,11 +99,11 @@ void read_ledger(Fields& fields, LedgerSnapshot& l) {
   fields.integer("consumed", l.consumed, 0, INT64_MAX);
   fields.integer("skipped", l.skipped, 0, INT64_MAX);
   fields.list("held", 1 << 20, [&](const Json& e) {
-    if (!e.is_array() || e.size() != 4 || !e[0].is_string() || !e[1].is_number_integer() || !e[2].is_number_unsigned() ||
-        !e[3].is_number_unsigned())
+    if (!e.is_array() || e.size() != 4 || !e[0].is_string() || !e[1].is_number_integer() ||
+        !e[2].is_number_unsigned() || !e[3].is_number_unsigned())
       return fields.set_error("held must hold [unit, incarnation, block, from]");
-    l.held.push_back({e[0].get<std::string>(), Incarnation(e[1].get<std::int64_t>()), e[2].get<std::uint64_t>(),
-                      e[3].get<std::uint32_t>()});
+    l.held.push_back({e[0].get<std::string>(), Incarnation(e[1].get<std::int64_t>()),
+                      e[2].get<std::uint64_t>(), e[3].get<std::uint32_t>()});
   });
   read_open(fields, "returned", l.returned);
   read_open(fields, "orphans", l.orphans);
@@ -113,19 +118,24 @@ Json keys_json(const std::vector<UploadKey>& keys) {
 
 void read_keys(Fields& fields, const char* key, GlobalStep t, std::vector<UploadKey>& out) {
   fields.list(key, 4096, [&](const Json& e) {
-    if (!e.is_array() || e.size() != 4 || !e[0].is_string() || !e[1].is_number_integer() || !e[2].is_string() ||
-        !e[3].is_number_integer())
-      return fields.set_error(std::string(key) + " must hold [unit, incarnation, session, attempt]");
-    out.push_back({{e[0].get<std::string>(), Incarnation(e[1].get<std::int64_t>()), e[2].get<std::string>()},
-                   t,
-                   e[3].get<std::int32_t>()});
+    if (!e.is_array() || e.size() != 4 || !e[0].is_string() || !e[1].is_number_integer() ||
+        !e[2].is_string() || !e[3].is_number_integer())
+      return fields.set_error(std::string(key) +
+                              " must hold [unit, incarnation, session, attempt]");
+    out.push_back(
+        {{e[0].get<std::string>(), Incarnation(e[1].get<std::int64_t>()), e[2].get<std::string>()},
+         t,
+         e[3].get<std::int32_t>()});
   });
 }
 
 Json recent_json(const std::map<GlobalStep, CommitRecord>& recent) {
   Json out = Json::array();
   for (const auto& [t, r] : recent)
-    out.push_back({{"t", t.value}, {"fragment", r.fragment}, {"members", keys_json(r.members)}, {"excluded", keys_json(r.excluded)}});
+    out.push_back({{"t", t.value},
+                   {"fragment", r.fragment},
+                   {"members", keys_json(r.members)},
+                   {"excluded", keys_json(r.excluded)}});
   return out;
 }
 
@@ -143,16 +153,11 @@ void read_recent(Fields& fields, std::map<GlobalStep, CommitRecord>& out) {
 }
 
 Json identity_json(const SyncerState::Identity& id) {
-  return {{"incarnation", id.incarnation.value},
-          {"session", id.session},
-          {"datacenter", id.datacenter},
-          {"scavenging", id.scavenging},
-          {"canValidate", id.can_validate},
-          {"sequencesPerStep", id.sequences_per_step},
-          {"past", totals_json(id.past)},
-          {"current", totals_json(id.current)},
-          {"mergedRounds", id.merged_rounds},
-          {"recoverySeconds", id.recovery_seconds}};
+  return {{"incarnation", id.incarnation.value}, {"session", id.session},
+          {"datacenter", id.datacenter},         {"scavenging", id.scavenging},
+          {"canValidate", id.can_validate},      {"sequencesPerStep", id.sequences_per_step},
+          {"past", totals_json(id.past)},        {"current", totals_json(id.current)},
+          {"mergedRounds", id.merged_rounds},    {"recoverySeconds", id.recovery_seconds}};
 }
 
 void read_identity(Fields& fields, SyncerState::Identity& id) {
@@ -191,7 +196,8 @@ std::string encode(const StatusDocument& m) {
   put_number(json, "meanParticipants", m.mean_participants);
   Json conditions = Json::array(), units = Json::array(), fenced = Json::array();
   for (const auto& c : m.conditions)
-    conditions.push_back({{"type", c.type}, {"status", c.status}, {"reason", c.reason}, {"message", c.message}});
+    conditions.push_back(
+        {{"type", c.type}, {"status", c.status}, {"reason", c.reason}, {"message", c.message}});
   for (const auto& u : m.units) units.push_back(unit_json(u));
   for (const auto& f : m.fenced) fenced.push_back({{"name", f.name}, {"highest", f.highest.value}});
   json["conditions"] = std::move(conditions);
@@ -303,7 +309,8 @@ Result<SyncerState> parse_state(std::string_view text) {
   fields.id("validationStep", s.validation_step, 0);
   fields.number("validationLoss", s.validation_loss);
   if (const Json* units = fields.find("units", true)) {
-    if (!units->is_object() || units->size() > 4096) fields.set_error("units must be an object of at most 4096");
+    if (!units->is_object() || units->size() > 4096)
+      fields.set_error("units must be an object of at most 4096");
     else
       for (const auto& [name, value] : units->items()) {
         Fields inner(value, "state.units." + name);

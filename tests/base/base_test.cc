@@ -64,7 +64,8 @@ TEST_CASE("log lines are JSON whatever the text holds") {
   TempDir dir;
   const auto path = (dir.path() / "log").string();
   const auto log = Logger::to_file("test", path).with({{"learner", "a-0"}});
-  log.info("hello", {{"text", "broken \xff \"quoted\"\n"}, {"n", 3}, {"x", 0.0 / 0.0 * -1}, {"ok", true}});
+  log.info("hello",
+           {{"text", "broken \xff \"quoted\"\n"}, {"n", 3}, {"x", 0.0 / 0.0 * -1}, {"ok", true}});
   log.debug("dropped");
   const std::string text = *read_file(path);
   CHECK(text.find("\"learner\":\"a-0\"") != std::string::npos);

@@ -1,7 +1,8 @@
-// LearnerCore by hand: order of a boundary, applies without gaps, pauses, repeats after a restart, leases, recovery.
-#include <catch2/catch.hpp>
-
+// LearnerCore by hand: order of a boundary, applies without gaps, pauses, repeats after a restart,
+// leases, recovery.
 #include "common/diloco/learner_core.h"
+
+#include <catch2/catch.hpp>
 
 using namespace archipelago;
 using namespace archipelago::diloco;
@@ -33,14 +34,19 @@ struct Bench {
     }
     r.leases = {{0, 0, 256}};
     const std::int64_t t = committed + 1;
-    r.rounds = {{GlobalStep(t), static_cast<std::int32_t>(t % 2), GlobalStep(std::max<std::int64_t>(0, t - 2)), true}};
+    r.rounds = {{GlobalStep(t), static_cast<std::int32_t>(t % 2),
+                 GlobalStep(std::max<std::int64_t>(0, t - 2)), true}};
     return r;
   }
   void fetch_all() {
     while (const auto order = core.next_fetch()) {
       const GlobalStep newest = last.versions[static_cast<std::size_t>(order->fragment)];
-      if (order->have == kNoVersion) core.fetched(order->fragment, kNoVersion, newest);
-      else core.fetched(order->fragment, order->have, GlobalStep(order->have.value == 0 ? (order->fragment == 0 ? 2 : 1) : order->have.value + 2));
+      if (order->have == kNoVersion)
+        core.fetched(order->fragment, kNoVersion, newest);
+      else
+        core.fetched(order->fragment, order->have,
+                     GlobalStep(order->have.value == 0 ? (order->fragment == 0 ? 2 : 1)
+                                                       : order->have.value + 2));
     }
   }
   void hear(ProgressReply r) {
@@ -167,7 +173,8 @@ TEST_CASE("a restarted outer optimizer gets uncommitted uploads again; a lower e
   CHECK(b.core.committed() == GlobalStep(0));
 }
 
-TEST_CASE("after 409 it contributes again with the next attempt, with fresh counters of the moment") {
+TEST_CASE(
+    "after 409 it contributes again with the next attempt, with fresh counters of the moment") {
   Bench b;
   b.ready();
   REQUIRE(b.step().snapshot);
@@ -201,7 +208,8 @@ TEST_CASE("two buffers: a third snapshot waits until one is idle") {
   CHECK_FALSE(b.step().snapshot);
 }
 
-TEST_CASE("leases survive lost replies, and what was trained on is reported once the step is done") {
+TEST_CASE(
+    "leases survive lost replies, and what was trained on is reported once the step is done") {
   Bench b;
   b.ready();
   (void)b.core.take_sequences(2);
@@ -213,7 +221,9 @@ TEST_CASE("leases survive lost replies, and what was trained on is reported once
   CHECK_FALSE(b.core.take_sequences(1000));
 }
 
-TEST_CASE("a newcomer waits for inner state from the donor that it is told of, then ramps only if it has none") {
+TEST_CASE(
+    "a newcomer waits for inner state from the donor that it is told of, then ramps only if it has "
+    "none") {
   auto config = Bench::small();
   config.who.incarnation = Incarnation(2);
   Bench b(config);
@@ -245,7 +255,8 @@ TEST_CASE("a newcomer waits for inner state from the donor that it is told of, t
   }
 }
 
-TEST_CASE("validation is ordered at the boundary where the bases are exactly that version, or declined") {
+TEST_CASE(
+    "validation is ordered at the boundary where the bases are exactly that version, or declined") {
   Bench b;
   b.ready();
   auto r = b.reply(2);

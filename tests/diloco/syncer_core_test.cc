@@ -1,7 +1,8 @@
-// SyncerCore by hand: identities, repeats, quorum, grace, members that die, zero weights (cases D-05, D-06, D-08, D-10, D-11).
-#include <catch2/catch.hpp>
-
+// SyncerCore by hand: identities, repeats, quorum, grace, members that die, zero weights (cases
+// D-05, D-06, D-08, D-10, D-11).
 #include "common/diloco/syncer_core.h"
+
+#include <catch2/catch.hpp>
 
 using namespace archipelago;
 using namespace archipelago::diloco;
@@ -9,7 +10,8 @@ using namespace archipelago::diloco;
 namespace {
 
 struct Bench {
-  explicit Bench(SyncerConfig c = small()) : config(c), core(std::make_unique<SyncerCore>(c, 1, std::nullopt, now)) {
+  explicit Bench(SyncerConfig c = small())
+      : config(c), core(std::make_unique<SyncerCore>(c, 1, std::nullopt, now)) {
     core->set_layout("layout", {0.5, 0.5});
   }
   static SyncerConfig small() {
@@ -53,9 +55,11 @@ struct Bench {
     seeded = true;
     REQUIRE(core->progress(report(who), now));
   }
-  Result<std::int32_t> upload(const UnitKey& who, std::int64_t t, std::int64_t base = 0, std::int64_t tokens = 100) {
+  Result<std::int32_t> upload(const UnitKey& who, std::int64_t t, std::int64_t base = 0,
+                              std::int64_t tokens = 100) {
     const UploadKey upload_key{who, GlobalStep(t), 1};
-    auto verdict = core->upload_started(upload_key, static_cast<std::int32_t>(t % 2), GlobalStep(base), 1000, now);
+    auto verdict = core->upload_started(upload_key, static_cast<std::int32_t>(t % 2),
+                                        GlobalStep(base), 1000, now);
     if (!verdict) return fail(verdict.error());
     if (*verdict == UploadVerdict::kRepeat) return 0;
     UploadInfo info;
@@ -96,7 +100,8 @@ TEST_CASE("an old incarnation and a second session are fenced on every call, and
   for (const auto& zombie : {old, Bench::key("a-0", 4, 'z')}) {
     CAPTURE(zombie.incarnation, zombie.session);
     CHECK(b.hello(zombie).error().kind == ErrorKind::kFenced);
-    CHECK(b.core->progress(b.report(zombie, {{GlobalStep(1), 1}}), b.now).error().kind == ErrorKind::kFenced);
+    CHECK(b.core->progress(b.report(zombie, {{GlobalStep(1), 1}}), b.now).error().kind ==
+          ErrorKind::kFenced);
     CHECK(b.upload(zombie, 1).error().kind == ErrorKind::kFenced);
     CHECK(b.hello(zombie).error().message.find("4") != std::string::npos);
   }
@@ -108,10 +113,13 @@ TEST_CASE("an old incarnation and a second session are fenced on every call, and
 TEST_CASE("a higher incarnation that has not said hello is not fenced") {
   Bench b;
   b.join(kA);
-  CHECK(b.core->progress(b.report(Bench::key("a-0", 2, 'q')), b.now).error().kind == ErrorKind::kNotFound);
+  CHECK(b.core->progress(b.report(Bench::key("a-0", 2, 'q')), b.now).error().kind ==
+        ErrorKind::kNotFound);
 }
 
-TEST_CASE("repeats of an upload get the same receipt and are merged once, also after the commit and a restart") {
+TEST_CASE(
+    "repeats of an upload get the same receipt and are merged once, also after the commit and a "
+    "restart") {
   Bench b;
   b.join(kA);
   REQUIRE(b.core->progress(b.report(kA, {{GlobalStep(1), 1}}), b.now));
@@ -183,7 +191,8 @@ TEST_CASE("a silent member costs the grace window, then nothing") {
   Bench b;
   b.join(kA);
   b.join(kB);
-  for (const auto& who : {kA, kB}) REQUIRE(b.core->progress(b.report(who, {{GlobalStep(1), 1}}), b.now));
+  for (const auto& who : {kA, kB})
+    REQUIRE(b.core->progress(b.report(who, {{GlobalStep(1), 1}}), b.now));
   REQUIRE(b.upload(kA, 1));
   REQUIRE(b.upload(kB, 1));
   REQUIRE(b.merge());
@@ -197,14 +206,16 @@ TEST_CASE("a silent member costs the grace window, then nothing") {
   CHECK(b.merge());
 }
 
-TEST_CASE("a member that is replaced before its upload is complete holds nobody; a complete one stays") {
+TEST_CASE(
+    "a member that is replaced before its upload is complete holds nobody; a complete one stays") {
   auto config = Bench::small();
   config.quorum = 2;
   Bench b(config);
   b.join(kA);
   b.join(kB);
   SECTION("incomplete") {
-    for (const auto& who : {kA, kB}) REQUIRE(b.core->progress(b.report(who, {{GlobalStep(1), 1}}), b.now));
+    for (const auto& who : {kA, kB})
+      REQUIRE(b.core->progress(b.report(who, {{GlobalStep(1), 1}}), b.now));
     REQUIRE(b.upload(kA, 1));
     const auto next = Bench::key("a-1", 2, 'n');
     b.join(next);

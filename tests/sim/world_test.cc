@@ -1,9 +1,9 @@
+#include "simulator/world.h"
+
 #include <cstdlib>
 #include <iostream>
 
 #include <catch2/catch.hpp>
-
-#include "simulator/world.h"
 
 using namespace archipelago;
 using namespace archipelago::simulator;
@@ -24,8 +24,9 @@ WorldConfig table_world(int units) {
 
 WorldResult run(const WorldConfig& config, const char* name) {
   const WorldResult r = run_world(config);
-  std::cout << name << ": participants " << r.mean_participants << ", global per local step " << r.global_steps_per_step
-            << ", merged " << r.merged_fraction << ", seconds " << r.seconds << "\n";
+  std::cout << name << ": participants " << r.mean_participants << ", global per local step "
+            << r.global_steps_per_step << ", merged " << r.merged_fraction << ", seconds "
+            << r.seconds << "\n";
   INFO(r.violation);
   CHECK(r.violation.empty());
   return r;
@@ -33,7 +34,8 @@ WorldResult run(const WorldConfig& config, const char* name) {
 
 }  // namespace
 
-// protocol.md §2, "What these rules give": bounds are the table's figures less the spread over seeds.
+// protocol.md §2, "What these rules give": bounds are the table's figures less the spread over
+// seeds.
 TEST_CASE("equal learners nearly all take part, at one global step a local step") {
   const auto r = run(table_world(4), "M=4 equal");
   CHECK(r.mean_participants > 3.5);
@@ -124,7 +126,8 @@ TEST_CASE("after an absence of the syncer the first commit has everybody in it")
 }
 
 TEST_CASE("random fault schedules keep every invariant and finish") {
-  // 1,000 schedules a CI run from the same first seed; ARCHIPELAGO_SIM_SEED starts elsewhere, ARCHIPELAGO_SIM_RUNS sets how many.
+  // 1,000 schedules a CI run from the same first seed; ARCHIPELAGO_SIM_SEED starts elsewhere,
+  // ARCHIPELAGO_SIM_RUNS sets how many.
   const char* first = std::getenv("ARCHIPELAGO_SIM_SEED");
   const char* runs = std::getenv("ARCHIPELAGO_SIM_RUNS");
   const std::uint64_t from = first != nullptr ? std::strtoull(first, nullptr, 10) : 1;
@@ -136,7 +139,8 @@ TEST_CASE("random fault schedules keep every invariant and finish") {
     events += r.events;
     if (r.violation.empty()) continue;
     const WorldConfig small = shrink(config);
-    FAIL_CHECK("seed " << seed << ": " << r.violation << "\nshrunk to: " << run_world(small).violation << "\n"
+    FAIL_CHECK("seed " << seed << ": " << r.violation
+                       << "\nshrunk to: " << run_world(small).violation << "\n"
                        << describe(small));
     break;
   }
