@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstring>
 #include <iostream>
-
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -31,10 +30,12 @@ constexpr const char* kNoUid = "00000000-0000-0000-0000-000000000000";
 
 void print_unit(const op::UnitStatus& unit) {
   std::string note = unit.reason;
-  if (unit.last_failure && note.empty()) note = "last: " + std::string(op::to_string(unit.last_failure->reason));
-  std::printf("  %-18s %-12s #%-3lld step %-8lld restarts %d, disruptions %d  %s\n", unit.name.c_str(),
-              std::string(op::to_string(unit.phase)).c_str(), static_cast<long long>(unit.incarnation),
-              static_cast<long long>(unit.local_step), unit.restarts, unit.disruptions, note.c_str());
+  if (unit.last_failure && note.empty())
+    note = "last: " + std::string(op::to_string(unit.last_failure->reason));
+  std::printf("  %-18s %-12s #%-3lld step %-8lld restarts %d, disruptions %d  %s\n",
+              unit.name.c_str(), std::string(op::to_string(unit.phase)).c_str(),
+              static_cast<long long>(unit.incarnation), static_cast<long long>(unit.local_step),
+              unit.restarts, unit.disruptions, note.c_str());
 }
 
 // logs/<run>-<unit>-i<incarnation>.log, newest incarnation last.
@@ -47,7 +48,10 @@ std::vector<fs::path> logs_of(const fs::path& folder, const std::string& what) {
     const std::string base = mark == std::string::npos ? stem : stem.substr(0, mark);
     const bool matches = what.empty() || stem == what || base == what ||
                          (base.size() > what.size() && base.ends_with("-" + what));
-    if (matches) found.emplace_back(mark == std::string::npos ? 0 : std::strtol(stem.c_str() + mark + 2, nullptr, 10), entry.path());
+    if (matches)
+      found.emplace_back(
+          mark == std::string::npos ? 0 : std::strtol(stem.c_str() + mark + 2, nullptr, 10),
+          entry.path());
   }
   std::sort(found.begin(), found.end());
   std::vector<fs::path> out;
@@ -59,7 +63,8 @@ std::string last_lines(const std::string& text, int lines) {
   if (lines <= 0) return text;
   std::size_t at = text.size();
   if (at > 0 && text[at - 1] == '\n') --at;
-  for (int i = 0; i < lines && at != std::string::npos && at > 0; ++i) at = text.rfind('\n', at - 1);
+  for (int i = 0; i < lines && at != std::string::npos && at > 0; ++i)
+    at = text.rfind('\n', at - 1);
   return at == std::string::npos || at == 0 ? text : text.substr(at + 1);
 }
 
@@ -75,17 +80,24 @@ int validate_command(const SpecArguments& arguments) {
   if (!training) return complain(training.error().message, kExitRefused);
   const config::TrainingSpec& spec = training->spec;
   const config::ModelSize size = config::model_size(spec.model);
-  const config::StorageNeed storage = config::storage_need(size.parameters, spec.outer_optimizer.checkpoint, spec.sync);
-  const config::MemoryNeed memory = config::outer_optimizer_memory(size, spec.sync, config::total_units(spec));
-  std::printf("%s is valid: %d learner units in %zu datacenters\n", training->name.c_str(), config::total_units(spec),
-              spec.datacenters.size());
-  std::printf("model: %lld parameters in %lld tensors, %d fragments\n", static_cast<long long>(size.parameters),
-              static_cast<long long>(size.tensors), spec.sync.fragments);
-  std::printf("outer optimizer: %s of storage, %s of memory\n", config::show_bytes(storage.total).c_str(),
-              config::show_bytes(memory.total).c_str());
+  const config::StorageNeed storage =
+      config::storage_need(size.parameters, spec.outer_optimizer.checkpoint, spec.sync);
+  const config::MemoryNeed memory =
+      config::outer_optimizer_memory(size, spec.sync, config::total_units(spec));
+  std::printf("%s is valid: %d learner units in %zu datacenters\n", training->name.c_str(),
+              config::total_units(spec), spec.datacenters.size());
+  std::printf("model: %lld parameters in %lld tensors, %d fragments\n",
+              static_cast<long long>(size.parameters), static_cast<long long>(size.tensors),
+              spec.sync.fragments);
+  std::printf("outer optimizer: %s of storage, %s of memory\n",
+              config::show_bytes(storage.total).c_str(), config::show_bytes(memory.total).c_str());
   std::printf("a step sends about %s per island and receives %s\n",
-              config::show_bytes(config::encoded_bytes(spec.sync.uplink, size.parameters / spec.sync.interval)).c_str(),
-              config::show_bytes(config::encoded_bytes(spec.sync.downlink, size.parameters / spec.sync.interval)).c_str());
+              config::show_bytes(
+                  config::encoded_bytes(spec.sync.uplink, size.parameters / spec.sync.interval))
+                  .c_str(),
+              config::show_bytes(
+                  config::encoded_bytes(spec.sync.downlink, size.parameters / spec.sync.interval))
+                  .c_str());
   return kExitOk;
 }
 
@@ -95,7 +107,8 @@ int plan_command(const SpecArguments& arguments) {
   if (training->uid.empty()) training->uid = kNoUid;
   const op::PlanOptions options;
   json items = json::array();
-  if (training->spec.outer_optimizer.storage.existing_claim.empty()) items.push_back(op::build_outer_claim(*training));
+  if (training->spec.outer_optimizer.storage.existing_claim.empty())
+    items.push_back(op::build_outer_claim(*training));
   items.push_back(op::build_spec_config_map(*training, op::resolved_spec_text(*training)));
   items.push_back(op::build_outer_service(*training));
   items.push_back(op::build_outer_pod(*training, 1, options));
@@ -110,31 +123,37 @@ int plan_command(const SpecArguments& arguments) {
 
 int status_command(const fs::path& folder, bool as_json) {
   const auto saved = read_json(folder / "cluster.json");
-  if (!saved) return complain(folder.string() + " is no run's folder: " + saved.error().message, kExitRefused);
+  if (!saved)
+    return complain(folder.string() + " is no run's folder: " + saved.error().message,
+                    kExitRefused);
   const json& training = op::at(*saved, {"training"});
   if (as_json) {
     std::cout << training.dump(2, ' ', false, json::error_handler_t::replace) << "\n";
     return kExitOk;
   }
   const op::TrainingStatus status = op::parse_status(op::at(training, {"status"}));
-  std::printf("%s  %s  step %lld  loss %s  validation %s  goodput %s  stepping %s\n",
-              op::string_at(training, {"metadata", "name"}).c_str(), std::string(op::to_string(status.phase)).c_str(),
-              static_cast<long long>(status.global_step), status.loss.empty() ? "-" : status.loss.c_str(),
-              status.validation_loss.empty() ? "-" : status.validation_loss.c_str(),
-              status.goodput.empty() ? "-" : status.goodput.c_str(), status.learners.summary.c_str());
-  std::printf("  %-18s %-12s #%-3lld checkpoint at step %lld\n", "outer optimizer", status.outer.since ? "Ready" : "-",
-              static_cast<long long>(status.outer.incarnation), static_cast<long long>(status.outer.last_checkpoint_step));
+  std::printf(
+      "%s  %s  step %lld  loss %s  validation %s  goodput %s  stepping %s\n",
+      op::string_at(training, {"metadata", "name"}).c_str(),
+      std::string(op::to_string(status.phase)).c_str(), static_cast<long long>(status.global_step),
+      status.loss.empty() ? "-" : status.loss.c_str(),
+      status.validation_loss.empty() ? "-" : status.validation_loss.c_str(),
+      status.goodput.empty() ? "-" : status.goodput.c_str(), status.learners.summary.c_str());
+  std::printf("  %-18s %-12s #%-3lld checkpoint at step %lld\n", "outer optimizer",
+              status.outer.since ? "Ready" : "-", static_cast<long long>(status.outer.incarnation),
+              static_cast<long long>(status.outer.last_checkpoint_step));
   for (const auto& unit : status.units) print_unit(unit);
   for (const auto& c : status.conditions)
-    std::printf("  %-24s %-6s %s%s%s\n", c.type.c_str(), c.status ? "True" : "False", c.reason.c_str(),
-                c.message.empty() ? "" : ": ", c.message.c_str());
+    std::printf("  %-24s %-6s %s%s%s\n", c.type.c_str(), c.status ? "True" : "False",
+                c.reason.c_str(), c.message.empty() ? "" : ": ", c.message.c_str());
   return kExitOk;
 }
 
 int logs_command(const LogArguments& arguments) {
   const auto logs = logs_of(arguments.folder, arguments.what);
   if (logs.empty())
-    return complain("no log of \"" + arguments.what + "\" in " + (arguments.folder / "logs").string() +
+    return complain("no log of \"" + arguments.what + "\" in " +
+                        (arguments.folder / "logs").string() +
                         ". HINT: without a name the logs are listed",
                     kExitRefused);
   if (arguments.what.empty()) {

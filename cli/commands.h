@@ -9,9 +9,9 @@
 namespace archipelago::cli {
 
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailed = 1;       // the run failed, or something broke
-inline constexpr int kExitRefused = 2;      // the spec, a file or an argument
-inline constexpr int kExitStopped = 130;    // Ctrl-C
+inline constexpr int kExitFailed = 1;     // the run failed, or something broke
+inline constexpr int kExitRefused = 2;    // the spec, a file or an argument
+inline constexpr int kExitStopped = 130;  // Ctrl-C
 
 struct SpecArguments {
   std::filesystem::path file;
@@ -22,8 +22,8 @@ struct RunArguments {
   std::filesystem::path output;  // empty: archipelago-run-NAME
   std::filesystem::path chaos;
   double cpus = 0;
-  bool plain = false;            // no dashboard
-  bool trace_steps = false;      // steps.jsonl
+  bool plain = false;        // no dashboard
+  bool trace_steps = false;  // steps.jsonl
   std::string log_level = "info";
   std::string prompt = "The ";
 };

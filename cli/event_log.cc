@@ -51,8 +51,8 @@ void EventLog::read_earlier(const std::string& file) {
     const json line = json::parse(std::string_view(*text).substr(from, end - from), nullptr, false);
     from = end + 1;
     if (!line.is_object()) continue;
-    events_.push_back({op::number_at(line, {"t"}), op::string_at(line, {"unit"}), op::string_at(line, {"message"}),
-                       op::string_at(line, {"kind"}) == "chaos"});
+    events_.push_back({op::number_at(line, {"t"}), op::string_at(line, {"unit"}),
+                       op::string_at(line, {"message"}), op::string_at(line, {"kind"}) == "chaos"});
     if (events_.size() > kKept) events_.pop_front();
   }
 }
@@ -66,8 +66,12 @@ void EventLog::write(const std::string& unit, const std::string& kind, const std
   events_.push_back({t, unit, kind == "chaos" ? "chaos: " + text : text, kind == "chaos"});
   if (events_.size() > kKept) events_.pop_front();
   if (file_ != nullptr) {
-    const json line = {{"time", format_wall(clock_.wall())}, {"t", t},           {"kind", kind},
-                       {"unit", unit},                        {"reason", reason}, {"warning", warning},
+    const json line = {{"time", format_wall(clock_.wall())},
+                       {"t", t},
+                       {"kind", kind},
+                       {"unit", unit},
+                       {"reason", reason},
+                       {"warning", warning},
                        {"message", events_.back().text}};
     std::fprintf(file_, "%s\n", op::to_text(line).c_str());
     std::fflush(file_);
@@ -79,12 +83,15 @@ void EventLog::write(const std::string& unit, const std::string& kind, const std
 }
 
 void EventLog::add(const op::EventRecord& event) {
-  const bool named = event.message.find(event.name) != std::string::npos || event.kind == op::Kind::kTraining;
+  const bool named =
+      event.message.find(event.name) != std::string::npos || event.kind == op::Kind::kTraining;
   write(event.unit.empty() ? event.name : event.unit, "event", event.reason,
         event.reason + ": " + (named ? "" : event.name + ": ") + event.message, event.warning);
 }
 
-void EventLog::chaos(const std::string& unit, const std::string& text) { write(unit, "chaos", "Chaos", text, true); }
+void EventLog::chaos(const std::string& unit, const std::string& text) {
+  write(unit, "chaos", "Chaos", text, true);
+}
 
 void EventLog::note(const std::string& text) { write("", "note", "", text, false); }
 

@@ -1,5 +1,6 @@
 #pragma once
-// Events of a run: events.jsonl, a line on the console where there is no dashboard, and the last ones for it.
+// Events of a run: events.jsonl, a line on the console where there is no dashboard, and the last
+// ones for it.
 #include <cstdio>
 #include <deque>
 #include <functional>
@@ -24,15 +25,15 @@ class EventLog {
 
   void add(const op::EventRecord& event);  // from any thread
   void chaos(const std::string& unit, const std::string& text);
-  void note(const std::string& text);      // of the run itself; console too
+  void note(const std::string& text);  // of the run itself; console too
 
   [[nodiscard]] double now() const;  // active seconds
   [[nodiscard]] std::vector<std::string> last(std::size_t n) const;
   [[nodiscard]] std::vector<op::ReportEvent> all() const;
 
  private:
-  void write(const std::string& unit, const std::string& kind, const std::string& reason, const std::string& text,
-             bool warning);
+  void write(const std::string& unit, const std::string& kind, const std::string& reason,
+             const std::string& text, bool warning);
   void read_earlier(const std::string& file);
 
   const Clock& clock_;

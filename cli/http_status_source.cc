@@ -25,7 +25,8 @@ Result<nlohmann::json> get_status(const op::PodEndpoint& pod, Duration deadline)
   ARCH_TRY(const http::Response reply, client.request("GET", "/statusz"));
   if (!reply.ok()) return fail(http::error_of(reply, "GET /statusz of " + pod.pod));
   auto document = nlohmann::json::parse(reply.body, nullptr, false);
-  if (!document.is_object()) return fail(ErrorKind::kCorrupt, "/statusz of " + pod.pod + " is no JSON object");
+  if (!document.is_object())
+    return fail(ErrorKind::kCorrupt, "/statusz of " + pod.pod + " is no JSON object");
   return document;
 }
 
@@ -35,10 +36,12 @@ Result<nlohmann::json> HttpStatusSource::poll(const op::PodEndpoint& outer, Dura
   return get_status(outer, deadline);
 }
 
-Status HttpStatusSource::put_settings(const op::PodEndpoint& outer, const nlohmann::json& settings, Duration deadline) {
+Status HttpStatusSource::put_settings(const op::PodEndpoint& outer, const nlohmann::json& settings,
+                                      Duration deadline) {
   if (outer.pod_ip.empty()) return fail(ErrorKind::kUnavailable, outer.pod + " has no address yet");
   http::Client client(options_for(outer, op::kExchangePort, deadline));
-  ARCH_TRY(const http::Response reply, client.request("PUT", "/v1/settings", op::to_text(settings)));
+  ARCH_TRY(const http::Response reply,
+           client.request("PUT", "/v1/settings", op::to_text(settings)));
   if (!reply.ok()) return fail(http::error_of(reply, "PUT /v1/settings"));
   return {};
 }

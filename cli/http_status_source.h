@@ -6,10 +6,12 @@ namespace archipelago::cli {
 
 class HttpStatusSource final : public op::OuterStatusSource {
  public:
-  [[nodiscard]] Result<nlohmann::json> poll(const op::PodEndpoint& outer, Duration deadline) override;
+  [[nodiscard]] Result<nlohmann::json> poll(const op::PodEndpoint& outer,
+                                            Duration deadline) override;
   [[nodiscard]] Status put_settings(const op::PodEndpoint& outer, const nlohmann::json& settings,
                                     Duration deadline) override;
-  [[nodiscard]] op::UnitProbe probe_unit(const op::PodEndpoint& learner, Duration deadline) override;
+  [[nodiscard]] op::UnitProbe probe_unit(const op::PodEndpoint& learner,
+                                         Duration deadline) override;
 };
 
 }  // namespace archipelago::cli

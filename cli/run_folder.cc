@@ -44,13 +44,15 @@ Result<std::optional<json>> RunFolder::load_training() const {
   const json& training = op::at(saved, {"training"});
   if (op::int_at(saved, {"version"}) != 1 || !training.is_object() ||
       op::string_at(training, {"metadata", "uid"}).empty())
-    return fail(ErrorKind::kCorrupt, file(kCluster).string() + " is no state of a run. HINT: choose another --output");
+    return fail(ErrorKind::kCorrupt,
+                file(kCluster).string() + " is no state of a run. HINT: choose another --output");
   return std::optional<json>(training);
 }
 
 Status RunFolder::save(const json& training, const json& record) const {
   ARCH_TRY_VOID(write_file_durably(file(kRecord), op::to_text(record)));
-  return write_file_durably(file(kCluster), op::to_text(json{{"version", 1}, {"training", training}}));
+  return write_file_durably(file(kCluster),
+                            op::to_text(json{{"version", 1}, {"training", training}}));
 }
 
 std::optional<json> RunFolder::load_record() const {

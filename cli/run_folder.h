@@ -24,13 +24,15 @@ class RunFolder {
   [[nodiscard]] Status save(const nlohmann::json& training, const nlohmann::json& record) const;
   [[nodiscard]] std::optional<nlohmann::json> load_record() const;
 
-  // metrics.jsonl and checkpoints of the claim under the names that people look for (relative links).
+  // metrics.jsonl and checkpoints of the claim under the names that people look for (relative
+  // links).
   void link_claim(const std::string& claim) const;
   // model/ as the outer optimizer wrote it into its claim; false when there is none.
   [[nodiscard]] bool copy_model(const std::string& claim) const;
 
  private:
-  RunFolder(std::filesystem::path path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+  RunFolder(std::filesystem::path path, UniqueFd lock)
+      : path_(std::move(path)), lock_(std::move(lock)) {}
   std::filesystem::path path_;
   UniqueFd lock_;
 };

@@ -39,13 +39,14 @@ json training_object(const config::DecoupledTraining& training) {
 
 }  // namespace
 
-RunSession::RunSession(config::DecoupledTraining training, RunFolder folder, op::ChaosSchedule chaos,
-                       SessionOptions options)
+RunSession::RunSession(config::DecoupledTraining training, RunFolder folder,
+                       op::ChaosSchedule chaos, SessionOptions options)
     : training_(std::move(training)),
       folder_(std::move(folder)),
       chaos_(std::move(chaos)),
       options_(std::move(options)),
-      log_(Logger::to_file("operator", folder_.file("logs/operator.log").string(), options_.log_level)),
+      log_(Logger::to_file("operator", folder_.file("logs/operator.log").string(),
+                           options_.log_level)),
       record_(training_.spec.sync.interval),
       summary_(std::make_unique<json>()) {}
 
@@ -71,13 +72,16 @@ Status RunSession::start(const std::optional<json>& stored) {
   if (stored) {
     if (auto saved = folder_.load_record()) {
       auto loaded = op::RunRecord::load(*saved);
-      if (loaded) record_ = std::move(*loaded);
-      else log_.warn("earlier figures of this run are lost", {{"why", loaded.error().message}});
+      if (loaded)
+        record_ = std::move(*loaded);
+      else
+        log_.warn("earlier figures of this run are lost", {{"why", loaded.error().message}});
     }
-    chaos_.skip_until(record_.global_step(), record_.elapsed() - record_.first_step_at().value_or(1e18));
+    chaos_.skip_until(record_.global_step(),
+                      record_.elapsed() - record_.first_step_at().value_or(1e18));
   }
-  events_ = std::make_unique<EventLog>(folder_.file("events.jsonl").string(), clock_, record_.elapsed(),
-                                       options_.terminal ? nullptr : stdout);
+  events_ = std::make_unique<EventLog>(folder_.file("events.jsonl").string(), clock_,
+                                       record_.elapsed(), options_.terminal ? nullptr : stdout);
   op::MemoryClusterOptions memory;
   memory.on_event = [this](const op::EventRecord& event) { events_->add(event); };
   cluster_ = std::make_unique<op::MemoryCluster>(clock_, memory);
@@ -92,9 +96,12 @@ Status RunSession::start(const std::optional<json>& stored) {
   kubelet.base_env = op::inherited_environment();
   kubelet.default_threads = std::max(1, cores() / std::max(1, config::total_units(training_.spec)));
   const double cpus = options_.node_cpus > 0 ? options_.node_cpus : cores();
-  for (const auto& dc : training_.spec.datacenters) kubelet.nodes.push_back({dc.name, dc.name, cpus});
-  if (!cgroups_.complaint().empty()) events_->note("limits are not enforced on this machine: " + cgroups_.complaint());
-  kubelet_ = std::make_unique<op::Kubelet>(*cluster_, clock_, cgroups_, std::move(addresses), log_.named("kubelet"), kubelet);
+  for (const auto& dc : training_.spec.datacenters)
+    kubelet.nodes.push_back({dc.name, dc.name, cpus});
+  if (!cgroups_.complaint().empty())
+    events_->note("limits are not enforced on this machine: " + cgroups_.complaint());
+  kubelet_ = std::make_unique<op::Kubelet>(*cluster_, clock_, cgroups_, std::move(addresses),
+                                           log_.named("kubelet"), kubelet);
   ARCH_TRY_VOID(kubelet_->start());
 
   op::ControllerOptions controller;
@@ -102,11 +109,14 @@ Status RunSession::start(const std::optional<json>& stored) {
   controller.poll_deadline = seconds(1);
   controller.progress_write_interval = seconds(1);
   controller.seed = static_cast<std::uint64_t>(clock_.wall().time_since_epoch().count());
-  controller_ = std::make_unique<op::Controller>(*cluster_, source_, clock_, log_.named("controller"), nullptr, controller);
+  controller_ = std::make_unique<op::Controller>(*cluster_, source_, clock_,
+                                                 log_.named("controller"), nullptr, controller);
   controller_->start();
   sampler_ = std::make_unique<op::StatusSampler>(seconds(kTick));
-  if (options_.trace_steps) trace_ = std::make_unique<StepTrace>(folder_.file("steps.jsonl").string());
-  events_->note((stored ? "resumed " : "started ") + training_.name + " in " + folder_.path().string());
+  if (options_.trace_steps)
+    trace_ = std::make_unique<StepTrace>(folder_.file("steps.jsonl").string());
+  events_->note((stored ? "resumed " : "started ") + training_.name + " in " +
+                folder_.path().string());
   return {};
 }
 
@@ -119,14 +129,16 @@ void RunSession::read_status() {
   status_ = op::parse_status(object->status());
 }
 
-std::shared_ptr<const json> RunSession::outer_answer(const std::vector<op::RunningPod>& pods) const {
+std::shared_ptr<const json> RunSession::outer_answer(
+    const std::vector<op::RunningPod>& pods) const {
   for (const auto& pod : pods) {
     if (pod.unit.empty()) return sampler_->latest(pod.uid).document;
   }
   return nullptr;
 }
 
-op::UnitSample RunSession::sample_unit(const op::UnitStatus& unit, const std::vector<op::RunningPod>& pods) const {
+op::UnitSample RunSession::sample_unit(const op::UnitStatus& unit,
+                                       const std::vector<op::RunningPod>& pods) const {
   op::UnitSample out;
   out.name = unit.name;
   out.datacenter = unit.name.substr(0, unit.name.rfind('-'));
@@ -169,9 +181,15 @@ void RunSession::apply(const op::ChaosAction& action) {
   std::string text = op::to_string(action.kind);
   const Duration how_long = seconds(action.seconds);
   switch (action.kind) {
-    case op::ChaosKind::kKill: done = kubelet_->kill(action.target); break;
-    case op::ChaosKind::kHang: done = kubelet_->hang(action.target); break;
-    case op::ChaosKind::kEvict: done = kubelet_->evict(action.target); break;
+    case op::ChaosKind::kKill:
+      done = kubelet_->kill(action.target);
+      break;
+    case op::ChaosKind::kHang:
+      done = kubelet_->hang(action.target);
+      break;
+    case op::ChaosKind::kEvict:
+      done = kubelet_->evict(action.target);
+      break;
     case op::ChaosKind::kSlow:
       done = kubelet_->slow(action.target, action.factor, how_long);
       text += " by " + json(action.factor).dump() + " for " + json(action.seconds).dump() + " s";
@@ -182,7 +200,8 @@ void RunSession::apply(const op::ChaosAction& action) {
       break;
   }
   const std::string target = action.target == op::kChaosOuterOptimizer ? "outer" : action.target;
-  events_->chaos(target, text + (target.empty() ? "" : " " + target) + (done ? "" : ": " + done.error().message));
+  events_->chaos(target, text + (target.empty() ? "" : " " + target) +
+                             (done ? "" : ": " + done.error().message));
 }
 
 void RunSession::act_chaos() {
@@ -228,7 +247,9 @@ op::RunPhase RunSession::run() {
 void RunSession::finish() {
   const bool succeeded = status_.phase == op::RunPhase::kSucceeded;
   // The document of the end has the last counters: it is served for finishedLingerSeconds.
-  for (int i = 0; succeeded && i < 20 && op::string_at(outer_ ? *outer_ : json(), {"phase"}) != "finished"; ++i) {
+  for (int i = 0;
+       succeeded && i < 20 && op::string_at(outer_ ? *outer_ : json(), {"phase"}) != "finished";
+       ++i) {
     std::this_thread::sleep_for(std::chrono::duration<double>(kTick));
     sample();
   }
@@ -240,10 +261,12 @@ void RunSession::finish() {
   has_model_ = folder_.copy_model(claim());
   *summary_ = record_.summary(stored_training_ ? op::at(*stored_training_, {"status"}) : json());
   save();
-  (void)write_file_durably(folder_.file("summary.json"), summary_->dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+  (void)write_file_durably(folder_.file("summary.json"),
+                           summary_->dump(2, ' ', false, json::error_handler_t::replace) + "\n");
   const auto metrics = read_file(folder_.file("metrics.jsonl"));
-  const std::string page = op::render_report(training_.name, *summary_, record_,
-                                             op::read_metrics(metrics ? *metrics : ""), events_->all());
+  const std::string page =
+      op::render_report(training_.name, *summary_, record_,
+                        op::read_metrics(metrics ? *metrics : ""), events_->all());
   (void)write_file_durably(folder_.file("report.html"), page);
 }
 
@@ -251,7 +274,9 @@ std::string RunSession::failure() const {
   const op::Condition* failed = op::find_condition(status_.conditions, op::condition::kFailed);
   if (failed != nullptr && failed->status) return failed->reason + ": " + failed->message;
   for (const auto& unit : status_.units) {
-    if (unit.last_failure) return unit.name + ": " + std::string(op::to_string(unit.last_failure->reason)) + ": " + unit.last_failure->message;
+    if (unit.last_failure)
+      return unit.name + ": " + std::string(op::to_string(unit.last_failure->reason)) + ": " +
+             unit.last_failure->message;
   }
   return "no reason is known";
 }

@@ -29,8 +29,8 @@ namespace archipelago::cli {
 
 struct SessionOptions {
   std::filesystem::path bin_dir;
-  double node_cpus = 0;  // capacity of each datacenter's node; 0: this machine's cores
-  bool terminal = false; // draw the dashboard
+  double node_cpus = 0;   // capacity of each datacenter's node; 0: this machine's cores
+  bool terminal = false;  // draw the dashboard
   LogLevel log_level = LogLevel::kInfo;
   bool trace_steps = false;  // steps.jsonl
   Duration stop_grace = seconds(10);
@@ -38,7 +38,8 @@ struct SessionOptions {
 
 class RunSession {
  public:
-  RunSession(config::DecoupledTraining training, RunFolder folder, op::ChaosSchedule chaos, SessionOptions options);
+  RunSession(config::DecoupledTraining training, RunFolder folder, op::ChaosSchedule chaos,
+             SessionOptions options);
   ~RunSession();
   RunSession(const RunSession&) = delete;
   RunSession& operator=(const RunSession&) = delete;
@@ -60,7 +61,8 @@ class RunSession {
   void tick();
   void read_status();
   void sample();
-  op::UnitSample sample_unit(const op::UnitStatus& unit, const std::vector<op::RunningPod>& pods) const;
+  op::UnitSample sample_unit(const op::UnitStatus& unit,
+                             const std::vector<op::RunningPod>& pods) const;
   std::shared_ptr<const nlohmann::json> outer_answer(const std::vector<op::RunningPod>& pods) const;
   void act_chaos();
   void apply(const op::ChaosAction& action);

@@ -1,7 +1,6 @@
 // What `archipelago run` shows while it runs.
 #include <algorithm>
 #include <cstdio>
-
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -67,10 +66,12 @@ op::DashboardState RunSession::dashboard() const {
       const op::UnitSample sampled = sample_unit(unit, pods);
       std::shared_ptr<const json> answer;
       for (const auto& pod : pods) {
-        if (pod.unit == unit.name && pod.incarnation == sampled.incarnation) answer = sampler_->latest(pod.uid).document;
+        if (pod.unit == unit.name && pod.incarnation == sampled.incarnation)
+          answer = sampler_->latest(pod.uid).document;
       }
-      view.islands.push_back({unit.name, unit_phase(unit, answer), sampled.incarnation, record_.totals(unit.name).steps,
-                              sampled.tokens_per_second, unit.reason});
+      view.islands.push_back({unit.name, unit_phase(unit, answer), sampled.incarnation,
+                              record_.totals(unit.name).steps, sampled.tokens_per_second,
+                              unit.reason});
     }
     s.datacenters.push_back(std::move(view));
   }
@@ -81,7 +82,8 @@ op::DashboardState RunSession::dashboard() const {
 void RunSession::draw() {
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) size = {24, 80, 0, 0};
-  const auto lines = op::render_dashboard(dashboard(), size.ws_col, std::max(4, size.ws_row - 1), true);
+  const auto lines =
+      op::render_dashboard(dashboard(), size.ws_col, std::max(4, size.ws_row - 1), true);
   std::string out = drawn_lines_ > 0 ? "\x1b[" + std::to_string(drawn_lines_) + "A\r" : "";
   for (const auto& line : lines) out += line + "\x1b[K\n";
   out += "\x1b[J";
@@ -92,8 +94,8 @@ void RunSession::draw() {
 
 void RunSession::print_progress() {
   const op::DashboardState s = dashboard();
-  std::string text = op::show_duration(s.elapsed_seconds) + "  step " + std::to_string(s.global_step) + "/" +
-                     std::to_string(s.budget);
+  std::string text = op::show_duration(s.elapsed_seconds) + "  step " +
+                     std::to_string(s.global_step) + "/" + std::to_string(s.budget);
   const auto add = [&](const char* name, const std::optional<double>& v) {
     char number[32];
     if (v) std::snprintf(number, sizeof number, "%.4f", *v);

@@ -1,5 +1,6 @@
 #pragma once
-// A spec from a file with --set overrides, and what can be checked on this machine before anything starts.
+// A spec from a file with --set overrides, and what can be checked on this machine before anything
+// starts.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -13,7 +14,8 @@ namespace archipelago::cli {
 [[nodiscard]] Result<config::DecoupledTraining> load_spec(const std::filesystem::path& file,
                                                           const std::vector<std::string>& sets);
 
-// Data files exist and hold a sequence, the disk has room for the run's state: a line for each problem.
+// Data files exist and hold a sequence, the disk has room for the run's state: a line for each
+// problem.
 [[nodiscard]] std::vector<std::string> check_machine(const config::DecoupledTraining& training,
                                                      const std::filesystem::path& run_dir);
 // The other programs beside this one.

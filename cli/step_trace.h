@@ -1,6 +1,6 @@
 #pragma once
-// steps.jsonl (run --trace-steps): mean seconds of the steps since the last look, per island: what the survivors of a
-// fault feel. For benchmarks; a line a tick.
+// steps.jsonl (run --trace-steps): mean seconds of the steps since the last look, per island: what
+// the survivors of a fault feel. For benchmarks; a line a tick.
 #include <cstdint>
 #include <fstream>
 #include <map>

@@ -37,7 +37,8 @@ bool starts_value(const std::string& text, std::size_t at, std::string_view befo
   return at == 0 || before.find(text[at - 1]) != std::string_view::npos;
 }
 
-std::vector<std::pair<std::string, std::string>> longest_first(const std::map<std::string, std::string>& names) {
+std::vector<std::pair<std::string, std::string>> longest_first(
+    const std::map<std::string, std::string>& names) {
   std::vector<std::pair<std::string, std::string>> out(names.begin(), names.end());
   std::stable_sort(out.begin(), out.end(),
                    [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
@@ -45,9 +46,9 @@ std::vector<std::pair<std::string, std::string>> longest_first(const std::map<st
 }
 
 template <class Ends>
-const std::pair<std::string, std::string>* find_name(const std::string& text, std::size_t at,
-                                                     const std::vector<std::pair<std::string, std::string>>& ordered,
-                                                     Ends ends) {
+const std::pair<std::string, std::string>* find_name(
+    const std::string& text, std::size_t at,
+    const std::vector<std::pair<std::string, std::string>>& ordered, Ends ends) {
   for (const auto& entry : ordered) {
     if (!entry.first.empty() && text.compare(at, entry.first.size(), entry.first) == 0 &&
         ends(entry.first, at + entry.first.size()))
@@ -56,15 +57,16 @@ const std::pair<std::string, std::string>* find_name(const std::string& text, st
   return nullptr;
 }
 
-// Replaces every key that starts a value and whose end `ends` agrees to; the longest wins, and what was put in is not
-// looked at again (a run's folder may itself lie under a mounted path).
+// Replaces every key that starts a value and whose end `ends` agrees to; the longest wins, and what
+// was put in is not looked at again (a run's folder may itself lie under a mounted path).
 template <class Ends>
 std::string replace_whole(const std::string& text, const std::map<std::string, std::string>& names,
                           std::string_view before, Ends ends) {
   const auto ordered = longest_first(names);
   std::string out;
   for (std::size_t at = 0; at < text.size();) {
-    const auto* found = starts_value(text, at, before) ? find_name(text, at, ordered, ends) : nullptr;
+    const auto* found =
+        starts_value(text, at, before) ? find_name(text, at, ordered, ends) : nullptr;
     if (found == nullptr) {
       out += text[at++];
     } else {
@@ -87,24 +89,27 @@ Result<AddressPool> AddressPool::find_free(std::string_view seed, int port) {
     AddressPool pool(kFirstSecond, third);
     if (can_bind(pool.text(1), port)) return pool;
   }
-  return fail(ErrorKind::kUnavailable, "port " + std::to_string(port) + " is in use on all of 127." +
-                                           std::to_string(kFirstSecond) +
-                                           ".*.1. HINT: other local runs are still alive, or a server listens on all "
-                                           "addresses at this port; stop it");
+  return fail(ErrorKind::kUnavailable,
+              "port " + std::to_string(port) + " is in use on all of 127." +
+                  std::to_string(kFirstSecond) +
+                  ".*.1. HINT: other local runs are still alive, or a server listens on all "
+                  "addresses at this port; stop it");
 }
 
 std::string AddressPool::text(int offset) const {
   const int net = (offset - 2) / kPerNet;
   const int last = offset == 1 ? 1 : 2 + (offset - 2) % kPerNet;
-  return "127." + std::to_string(second_ + (offset == 1 ? 0 : net)) + "." + std::to_string(third_) + "." +
-         std::to_string(last);
+  return "127." + std::to_string(second_ + (offset == 1 ? 0 : net)) + "." + std::to_string(third_) +
+         "." + std::to_string(last);
 }
 
 std::string AddressPool::of_service(const std::string& name) {
   if (const auto it = services_.find(name); it != services_.end()) return it->second;
   std::string address;
-  if (services_.empty()) address = text(1);
-  else address = take().value_or("127.0.0.1");
+  if (services_.empty())
+    address = text(1);
+  else
+    address = take().value_or("127.0.0.1");
   services_.emplace(name, address);
   return address;
 }
@@ -131,7 +136,8 @@ std::map<std::string, std::string> dns_names(const std::string& name, const std:
           {name + "." + name_space + ".svc.cluster.local", address}};
 }
 
-std::string rewrite_hosts(const std::string& text, const std::map<std::string, std::string>& addresses) {
+std::string rewrite_hosts(const std::string& text,
+                          const std::map<std::string, std::string>& addresses) {
   return replace_whole(text, addresses, "=/,@\"", [&](const std::string& name, std::size_t end) {
     const bool qualified = name.find('.') != std::string::npos;
     if (end == text.size()) return qualified;
@@ -156,9 +162,11 @@ std::string rewrite_wildcards(const std::string& text, const std::string& addres
   return text;
 }
 
-std::string rewrite_paths(const std::string& text, const std::map<std::string, std::string>& mounts) {
+std::string rewrite_paths(const std::string& text,
+                          const std::map<std::string, std::string>& mounts) {
   return replace_whole(text, mounts, "=:,@\"", [&](const std::string&, std::size_t end) {
-    return end == text.size() || text[end] == '/' || text[end] == ':' || text[end] == ',' || text[end] == '"';
+    return end == text.size() || text[end] == '/' || text[end] == ':' || text[end] == ',' ||
+           text[end] == '"';
   });
 }
 

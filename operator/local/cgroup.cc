@@ -19,7 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kPeriodMicros = 50'000;  // short: a step of a small model takes tens of milliseconds
+constexpr std::int64_t kPeriodMicros =
+    50'000;  // short: a step of a small model takes tens of milliseconds
 constexpr std::int64_t kMinQuotaMicros = 1'000;  // the kernel's own minimum
 constexpr const char* kPrefix = "archipelago-";
 
@@ -37,7 +38,8 @@ std::int64_t quota_micros(double cores) {
 
 std::string own_prefix() { return kPrefix + std::to_string(::getpid()) + "-"; }
 
-// Makes a group and sets a quota in it: a read-only mount and a missing right show themselves only so.
+// Makes a group and sets a quota in it: a read-only mount and a missing right show themselves only
+// so.
 Status try_group(const fs::path& base, const std::string& file, const std::string& value) {
   const fs::path folder = base / (own_prefix() + "probe");
   if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST)
@@ -89,15 +91,19 @@ bool Cgroup::oom_killed() const {
 }
 
 CgroupManager::CgroupManager(fs::path root) {
-  if (fs::exists(root / "cpu/cpu.cfs_quota_us") || fs::exists(root / "cpu/cgroup.procs")) probe_v1(root);
-  else if (fs::exists(root / "cgroup.controllers")) probe_v2(root);
-  else complaint_ = "no control groups under " + root.string();
+  if (fs::exists(root / "cpu/cpu.cfs_quota_us") || fs::exists(root / "cpu/cgroup.procs"))
+    probe_v1(root);
+  else if (fs::exists(root / "cgroup.controllers"))
+    probe_v2(root);
+  else
+    complaint_ = "no control groups under " + root.string();
   if (has_cpu()) remove_leftovers(cpu_base_);
   if (has_memory() && memory_base_ != cpu_base_) remove_leftovers(memory_base_);
 }
 
 void CgroupManager::probe_v1(const fs::path& root) {
-  const auto probe = [&](const char* controller, const std::string& file, const std::string& value) -> fs::path {
+  const auto probe = [&](const char* controller, const std::string& file,
+                         const std::string& value) -> fs::path {
     Status works = try_group(root / controller, file, value);
     if (works) return root / controller;
     complaint_ += (complaint_.empty() ? "" : "; ") + works.error().message;
@@ -109,13 +115,18 @@ void CgroupManager::probe_v1(const fs::path& root) {
 
 void CgroupManager::probe_v2(const fs::path& root) {
   v2_ = true;
-  // Only the root group may hold processes and hand out controllers at once, so a group of ours sits there.
+  // Only the root group may hold processes and hand out controllers at once, so a group of ours
+  // sits there.
   (void)write_control(root / "cgroup.subtree_control", "+cpu");
   (void)write_control(root / "cgroup.subtree_control", "+memory");
-  if (Status works = try_group(root, "cpu.max", "50000 50000"); works) cpu_base_ = root;
-  else complaint_ = works.error().message;
-  if (Status works = try_group(root, "memory.max", "1073741824"); works) memory_base_ = root;
-  else complaint_ += (complaint_.empty() ? "" : "; ") + works.error().message;
+  if (Status works = try_group(root, "cpu.max", "50000 50000"); works)
+    cpu_base_ = root;
+  else
+    complaint_ = works.error().message;
+  if (Status works = try_group(root, "memory.max", "1073741824"); works)
+    memory_base_ = root;
+  else
+    complaint_ += (complaint_.empty() ? "" : "; ") + works.error().message;
 }
 
 void CgroupManager::remove_leftovers(const fs::path& base) const {
@@ -124,7 +135,8 @@ void CgroupManager::remove_leftovers(const fs::path& base) const {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kPrefix)) continue;
     const long pid = std::strtol(name.c_str() + std::string_view(kPrefix).size(), nullptr, 10);
-    if (pid > 0 && ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) ::rmdir(entry.path().c_str());
+    if (pid > 0 && ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH)
+      ::rmdir(entry.path().c_str());
   }
 }
 
@@ -140,7 +152,8 @@ Result<Cgroup> CgroupManager::create(const std::string& name, const CgroupLimits
   };
   if (has_cpu()) {  // also without a quota: "slow" needs one later
     ARCH_TRY(const fs::path folder, enter(cpu_base_));
-    if (!v2_) ARCH_TRY_VOID(write_control(folder / "cpu.cfs_period_us", std::to_string(kPeriodMicros)));
+    if (!v2_)
+      ARCH_TRY_VOID(write_control(folder / "cpu.cfs_period_us", std::to_string(kPeriodMicros)));
     group.cpu_file_ = folder / (v2_ ? "cpu.max" : "cpu.cfs_quota_us");
     if (limits.cpu > 0) ARCH_TRY_VOID(group.set_cpu(limits.cpu));
   }

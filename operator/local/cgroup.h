@@ -1,5 +1,6 @@
 #pragma once
-// CPU quota and memory limit of one pod by control groups, version 1 or 2, where the machine permits it.
+// CPU quota and memory limit of one pod by control groups, version 1 or 2, where the machine
+// permits it.
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -10,8 +11,8 @@
 namespace archipelago::op {
 
 struct CgroupLimits {
-  double cpu = 0;                // cores; 0 = no quota
-  std::int64_t memory_bytes = 0; // 0 = no limit
+  double cpu = 0;                 // cores; 0 = no quota
+  std::int64_t memory_bytes = 0;  // 0 = no limit
 };
 
 // One pod's groups. Its folders go with it: only when no process is left inside.
@@ -24,7 +25,8 @@ class Cgroup {
 
   [[nodiscard]] const std::vector<std::filesystem::path>& folders() const { return folders_; }
   [[nodiscard]] bool limits_cpu() const { return !cpu_file_.empty(); }
-  // New quota in cores for the processes inside, 0 = none; kUnsupported where there is no CPU group.
+  // New quota in cores for the processes inside, 0 = none; kUnsupported where there is no CPU
+  // group.
   [[nodiscard]] Status set_cpu(double cores);
   // True when the kernel killed a process of this group for memory.
   [[nodiscard]] bool oom_killed() const;
@@ -39,15 +41,16 @@ class Cgroup {
 
 class CgroupManager {
  public:
-  // Looks what works under `root` (/sys/fs/cgroup) by making and removing a group, and removes groups that a dead
-  // earlier run left behind.
+  // Looks what works under `root` (/sys/fs/cgroup) by making and removing a group, and removes
+  // groups that a dead earlier run left behind.
   explicit CgroupManager(std::filesystem::path root = "/sys/fs/cgroup");
 
   [[nodiscard]] bool has_cpu() const { return !cpu_base_.empty(); }
   [[nodiscard]] bool has_memory() const { return !memory_base_.empty(); }
   // Why a limit can't be kept here; empty where all can. For one line to the user.
   [[nodiscard]] const std::string& complaint() const { return complaint_; }
-  // Limits that this machine can't keep are left out (complaint() was said once). Name: a label of [a-z0-9-].
+  // Limits that this machine can't keep are left out (complaint() was said once). Name: a label of
+  // [a-z0-9-].
   [[nodiscard]] Result<Cgroup> create(const std::string& name, const CgroupLimits& limits);
 
  private:
@@ -55,7 +58,7 @@ class CgroupManager {
   void probe_v2(const std::filesystem::path& root);
   void remove_leftovers(const std::filesystem::path& base) const;
 
-  std::filesystem::path cpu_base_;     // v1: the controller's own tree; v2: the same folder for both
+  std::filesystem::path cpu_base_;  // v1: the controller's own tree; v2: the same folder for both
   std::filesystem::path memory_base_;
   bool v2_ = false;
   std::string complaint_;

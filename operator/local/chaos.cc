@@ -16,11 +16,15 @@ constexpr double kMaxSeconds = 1e7;
 
 class Parser {
  public:
-  Parser(const ChaosNames& names, std::vector<std::string>* errors) : names_(names), errors_(errors) {}
+  Parser(const ChaosNames& names, std::vector<std::string>* errors)
+      : names_(names), errors_(errors) {}
 
-  void error(const std::string& path, const std::string& text) { errors_->push_back(path + ": " + text); }
+  void error(const std::string& path, const std::string& text) {
+    errors_->push_back(path + ": " + text);
+  }
 
-  bool object(const json& value, const std::string& path, std::initializer_list<const char*> allowed) {
+  bool object(const json& value, const std::string& path,
+              std::initializer_list<const char*> allowed) {
     if (!value.is_object()) {
       error(path, "expected a mapping, given " + value.dump());
       return false;
@@ -34,13 +38,14 @@ class Parser {
     return true;
   }
 
-  std::optional<double> number(const json& parent, const char* key, const std::string& path, double lo, double hi,
-                               bool integral = false) {
+  std::optional<double> number(const json& parent, const char* key, const std::string& path,
+                               double lo, double hi, bool integral = false) {
     const auto it = parent.find(key);
     if (it == parent.end()) return std::nullopt;
     const double v = it->is_number() ? it->get<double>() : std::nan("");
     if (std::isfinite(v) && v >= lo && v <= hi && (!integral || v == std::floor(v))) return v;
-    error(path + "." + key, "given " + it->dump() + ", allowed: " + (integral ? "a whole number" : "a number") +
+    error(path + "." + key, "given " + it->dump() +
+                                ", allowed: " + (integral ? "a whole number" : "a number") +
                                 " from " + json(lo).dump() + " to " + json(hi).dump());
     return std::nullopt;
   }
@@ -73,10 +78,12 @@ void Parser::target(const json& event, const std::string& path, ChaosAction* out
   if (out->target == kChaosRandom || names_.units.contains(out->target)) return;
   if (out->target == kChaosOuterOptimizer) {
     if (out->kind != ChaosKind::kKill && out->kind != ChaosKind::kHang)
-      error(path + ".action", std::string(to_string(out->kind)) + " works on islands, allowed for outer-optimizer: kill, hang");
+      error(path + ".action", std::string(to_string(out->kind)) +
+                                  " works on islands, allowed for outer-optimizer: kill, hang");
     return;
   }
-  error(path + ".target", "given \"" + out->target + "\", allowed: random, outer-optimizer, " + join(names_.units));
+  error(path + ".target",
+        "given \"" + out->target + "\", allowed: random, outer-optimizer, " + join(names_.units));
 }
 
 std::optional<ChaosAction> Parser::action(const json& event, const std::string& path) {
@@ -87,7 +94,8 @@ std::optional<ChaosAction> Parser::action(const json& event, const std::string& 
                                                      {"evict", ChaosKind::kEvict},
                                                      {"slow", ChaosKind::kSlow},
                                                      {"lose", ChaosKind::kLose}};
-  const auto* found = std::find_if(std::begin(kinds), std::end(kinds), [&](const auto& k) { return name == k.first; });
+  const auto* found = std::find_if(std::begin(kinds), std::end(kinds),
+                                   [&](const auto& k) { return name == k.first; });
   if (found == std::end(kinds)) {
     error(path + ".action", "given \"" + name + "\", allowed: kill, hang, evict, slow, lose");
     return std::nullopt;
@@ -97,16 +105,19 @@ std::optional<ChaosAction> Parser::action(const json& event, const std::string& 
     out.datacenter = text(event, "datacenter", path);
     if (event.contains("target")) error(path + ".target", "action lose takes datacenter instead");
     if (!names_.datacenters.contains(out.datacenter))
-      error(path + ".datacenter", "given \"" + out.datacenter + "\", allowed: " + join(names_.datacenters));
+      error(path + ".datacenter",
+            "given \"" + out.datacenter + "\", allowed: " + join(names_.datacenters));
   } else {
     target(event, path, &out);
   }
   const bool timed = out.kind == ChaosKind::kSlow || out.kind == ChaosKind::kLose;
-  if (!timed && event.contains("seconds")) error(path + ".seconds", "only for actions slow and lose");
+  if (!timed && event.contains("seconds"))
+    error(path + ".seconds", "only for actions slow and lose");
   if (timed && !event.contains("seconds")) error(path + ".seconds", "missing: how long it lasts");
   out.seconds = number(event, "seconds", path, 0, kMaxSeconds).value_or(0);
   if (out.kind == ChaosKind::kSlow) {
-    if (!event.contains("factor")) error(path + ".factor", "missing: a step takes this many times as long");
+    if (!event.contains("factor"))
+      error(path + ".factor", "missing: a step takes this many times as long");
     out.factor = number(event, "factor", path, 1, 1000).value_or(1);
   } else if (event.contains("factor")) {
     error(path + ".factor", "only for action slow");
@@ -114,9 +125,13 @@ std::optional<ChaosAction> Parser::action(const json& event, const std::string& 
   return out;
 }
 
-// Times of a rate, in seconds since the first global step: exponential gaps, or `count` uniform moments in `duration`.
-std::vector<double> draw_rate(Parser& parser, const json& rate, const std::string& path, std::uint64_t file_seed) {
-  if (!parser.object(rate, path, {"everySeconds", "count", "durationSeconds", "startSeconds", "seed"})) return {};
+// Times of a rate, in seconds since the first global step: exponential gaps, or `count` uniform
+// moments in `duration`.
+std::vector<double> draw_rate(Parser& parser, const json& rate, const std::string& path,
+                              std::uint64_t file_seed) {
+  if (!parser.object(rate, path,
+                     {"everySeconds", "count", "durationSeconds", "startSeconds", "seed"}))
+    return {};
   const auto every = parser.number(rate, "everySeconds", path, 0.1, kMaxSeconds);
   const auto count = parser.number(rate, "count", path, 1, kMaxEvents, true);
   const auto duration = parser.number(rate, "durationSeconds", path, 0.1, kMaxSeconds);
@@ -126,10 +141,13 @@ std::vector<double> draw_rate(Parser& parser, const json& rate, const std::strin
   std::vector<double> times;
   if (!every) {
     if (!count || !duration) {
-      parser.error(path, "give everySeconds with count or durationSeconds (or both), or count with durationSeconds");
+      parser.error(path,
+                   "give everySeconds with count or durationSeconds (or both), or count with "
+                   "durationSeconds");
       return times;
     }
-    for (int i = 0; i < static_cast<int>(*count); ++i) times.push_back(start + rng.uniform() * *duration);
+    for (int i = 0; i < static_cast<int>(*count); ++i)
+      times.push_back(start + rng.uniform() * *duration);
     std::sort(times.begin(), times.end());
     return times;
   }
@@ -137,7 +155,8 @@ std::vector<double> draw_rate(Parser& parser, const json& rate, const std::strin
     parser.error(path, "give count or durationSeconds: a rate without an end isn't supported");
     return times;
   }
-  for (double t = start + rng.exponential(*every); times.size() < kMaxEvents; t += rng.exponential(*every)) {
+  for (double t = start + rng.exponential(*every); times.size() < kMaxEvents;
+       t += rng.exponential(*every)) {
     if (duration && t > start + *duration) break;
     if (count && times.size() >= static_cast<std::size_t>(*count)) break;
     times.push_back(t);
@@ -147,8 +166,9 @@ std::vector<double> draw_rate(Parser& parser, const json& rate, const std::strin
 
 void parse_event(Parser& parser, const json& event, const std::string& path, std::uint64_t seed,
                  std::vector<ChaosEvent>* out) {
-  if (!parser.object(event, path,
-                     {"atStep", "atSeconds", "rate", "action", "target", "datacenter", "factor", "seconds"}))
+  if (!parser.object(
+          event, path,
+          {"atStep", "atSeconds", "rate", "action", "target", "datacenter", "factor", "seconds"}))
     return;
   const auto moments = event.count("atStep") + event.count("atSeconds") + event.count("rate");
   if (moments != 1) parser.error(path, "give exactly one of atStep, atSeconds, rate");
@@ -167,11 +187,16 @@ void parse_event(Parser& parser, const json& event, const std::string& path, std
 
 const char* to_string(ChaosKind kind) {
   switch (kind) {
-    case ChaosKind::kKill: return "kill";
-    case ChaosKind::kHang: return "hang";
-    case ChaosKind::kEvict: return "evict";
-    case ChaosKind::kSlow: return "slow";
-    case ChaosKind::kLose: return "lose";
+    case ChaosKind::kKill:
+      return "kill";
+    case ChaosKind::kHang:
+      return "hang";
+    case ChaosKind::kEvict:
+      return "evict";
+    case ChaosKind::kSlow:
+      return "slow";
+    case ChaosKind::kLose:
+      return "lose";
   }
   return "?";
 }
@@ -181,14 +206,16 @@ Result<ChaosSchedule> ChaosSchedule::parse(const json& file, const ChaosNames& n
   Parser parser(names, &errors);
   ChaosSchedule schedule;
   if (parser.object(file, "chaos", {"seed", "events"})) {
-    const auto seed = static_cast<std::uint64_t>(parser.number(file, "seed", "chaos", 0, 1e15, true).value_or(1));
+    const auto seed =
+        static_cast<std::uint64_t>(parser.number(file, "seed", "chaos", 0, 1e15, true).value_or(1));
     schedule.rng_ = Rng(seed);
     if (!file.contains("events") || !file.at("events").is_array()) {
       parser.error("chaos.events", "missing: a list of events");
     } else {
       const json& events = file.at("events");
       for (std::size_t i = 0; i < events.size() && i < kMaxEvents; ++i)
-        parse_event(parser, events[i], "chaos.events[" + std::to_string(i) + "]", seed + i, &schedule.events_);
+        parse_event(parser, events[i], "chaos.events[" + std::to_string(i) + "]", seed + i,
+                    &schedule.events_);
     }
   }
   if (schedule.events_.size() > kMaxEvents)

@@ -1,8 +1,10 @@
 #pragma once
-// A chaos file as a pure schedule: (state, now, global step) -> actions. Format: docs/chaos.md; in short
+// A chaos file as a pure schedule: (state, now, global step) -> actions. Format: docs/chaos.md; in
+// short
 //   seed: 7                                  # for `target: random` and rates
 //   events:
-//   - {atStep: 200, action: kill, target: us-east-0}        # or atSeconds, counted from the first global step
+//   - {atStep: 200, action: kill, target: us-east-0}        # or atSeconds, counted from the first
+//   global step
 //   - {atStep: 400, action: slow, target: random, factor: 3, seconds: 10}
 //   - {atStep: 600, action: kill, target: outer-optimizer}
 //   - {atStep: 800, action: lose, datacenter: eu-west, seconds: 15}
@@ -48,19 +50,23 @@ struct ChaosNames {
 
 struct ChaosView {
   std::int64_t global_step = 0;
-  std::optional<double> seconds;       // since the first global step; nullopt before it
-  std::vector<std::string> live_units; // units with a running process, sorted: what `random` chooses from
+  std::optional<double> seconds;  // since the first global step; nullopt before it
+  std::vector<std::string>
+      live_units;  // units with a running process, sorted: what `random` chooses from
 };
 
 class ChaosSchedule {
  public:
   ChaosSchedule() = default;
-  // All problems at once, a line each, with the path of the field. Rates are drawn here, from the seed.
-  [[nodiscard]] static Result<ChaosSchedule> parse(const nlohmann::json& file, const ChaosNames& names);
+  // All problems at once, a line each, with the path of the field. Rates are drawn here, from the
+  // seed.
+  [[nodiscard]] static Result<ChaosSchedule> parse(const nlohmann::json& file,
+                                                   const ChaosNames& names);
 
   // What is due now; each event once. A random target with no live unit stays due.
   [[nodiscard]] std::vector<ChaosAction> due(const ChaosView& view);
-  // A resumed run: events whose step or time (since the first global step) has passed are not repeated.
+  // A resumed run: events whose step or time (since the first global step) has passed are not
+  // repeated.
   void skip_until(std::int64_t global_step, double seconds);
   [[nodiscard]] std::size_t remaining() const { return events_.size(); }
   [[nodiscard]] const std::vector<ChaosEvent>& events() const { return events_; }

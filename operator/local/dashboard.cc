@@ -21,7 +21,8 @@ template <class... Args>
 std::string format(const char* pattern, Args... args) {
   char buffer[256];
   const int length = std::snprintf(buffer, sizeof buffer, pattern, args...);
-  return std::string(buffer, static_cast<std::size_t>(std::clamp(length, 0, static_cast<int>(sizeof buffer) - 1)));
+  return std::string(
+      buffer, static_cast<std::size_t>(std::clamp(length, 0, static_cast<int>(sizeof buffer) - 1)));
 }
 
 bool continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U; }
@@ -52,7 +53,9 @@ std::string pad(const std::string& text, std::size_t width) {
 class Painter {
  public:
   Painter(int width, bool color) : width_(width), color_(color) {}
-  std::string paint(const char* code, const std::string& text) const { return color_ ? code + text + kReset : text; }
+  std::string paint(const char* code, const std::string& text) const {
+    return color_ ? code + text + kReset : text;
+  }
   void line(const std::string& text) { lines_.push_back(cut(text, width_)); }
   std::vector<std::string>& lines() { return lines_; }
   int width() const { return width_; }
@@ -64,8 +67,10 @@ class Painter {
 };
 
 const char* phase_color(const std::string& phase) {
-  if (phase == "Stepping" || phase == "Running" || phase == "Succeeded" || phase == "Finished") return kGreen;
-  if (phase == "Recovering" || phase == "Starting" || phase == "Waiting" || phase == "Pending" || phase == "Starved")
+  if (phase == "Stepping" || phase == "Running" || phase == "Succeeded" || phase == "Finished")
+    return kGreen;
+  if (phase == "Recovering" || phase == "Starting" || phase == "Waiting" || phase == "Pending" ||
+      phase == "Starved")
     return kYellow;
   if (phase == "Suspended" || phase == "Backoff") return kBlue;
   return kRed;
@@ -85,18 +90,21 @@ std::string progress_bar(double fraction, int cells) {
 void draw_head(const DashboardState& s, Painter& p) {
   p.line(p.paint(kBold, s.run) + "  " + p.paint(phase_color(s.phase), s.phase) + "  " +
          p.paint(kDim, show_duration(s.elapsed_seconds)));
-  const double fraction = s.budget > 0 ? static_cast<double>(s.global_step) / static_cast<double>(s.budget) : 0;
+  const double fraction =
+      s.budget > 0 ? static_cast<double>(s.global_step) / static_cast<double>(s.budget) : 0;
   std::string left = "-";
   if (s.steps_per_second && *s.steps_per_second > 0)
-    left = show_duration(static_cast<double>(s.budget - s.global_step) / *s.steps_per_second) + " left";
+    left = show_duration(static_cast<double>(s.budget - s.global_step) / *s.steps_per_second) +
+           " left";
   const std::string text =
-      format("  step %lld/%lld  %3.0f%%  ", static_cast<long long>(s.global_step), static_cast<long long>(s.budget),
-             100 * fraction) + left;
+      format("  step %lld/%lld  %3.0f%%  ", static_cast<long long>(s.global_step),
+             static_cast<long long>(s.budget), 100 * fraction) +
+      left;
   const int cells = std::clamp(p.width() - columns_of(text), 4, 50);
   p.line(p.paint(kGreen, progress_bar(fraction, cells)) + text);
   p.line("loss " + number(s.loss) + "   validation " + number(s.validation_loss) + "   goodput " +
-         number(s.goodput, "%.3f") + "   participants " + number(s.mean_participants, "%.2f") + "   up " +
-         show_size(s.bytes_up) + "   down " + show_size(s.bytes_down));
+         number(s.goodput, "%.3f") + "   participants " + number(s.mean_participants, "%.2f") +
+         "   up " + show_size(s.bytes_up) + "   down " + show_size(s.bytes_down));
 }
 
 void draw_outer(const DashboardState& s, Painter& p) {
@@ -110,7 +118,8 @@ void draw_outer(const DashboardState& s, Painter& p) {
 void draw_datacenter(const DashboardDatacenter& dc, Painter& p) {
   p.line(p.paint(kBold, dc.name) + (dc.node_ready ? "" : "  " + p.paint(kRed, "node lost")));
   for (const auto& island : dc.islands) {
-    p.line("  " + pad(island.name, kNameWidth) + pad(p.paint(phase_color(island.phase), island.phase), 12) +
+    p.line("  " + pad(island.name, kNameWidth) +
+           pad(p.paint(phase_color(island.phase), island.phase), 12) +
            format(" #%-3lld step %-7lld %8.0f tok/s  ", static_cast<long long>(island.incarnation),
                   static_cast<long long>(island.step), island.tokens_per_second) +
            p.paint(kDim, island.note));
@@ -148,7 +157,8 @@ std::string show_size(std::int64_t bytes) {
   return format("%.1f kB", value / 1e3);
 }
 
-std::vector<std::string> render_dashboard(const DashboardState& state, int width, int height, bool color) {
+std::vector<std::string> render_dashboard(const DashboardState& state, int width, int height,
+                                          bool color) {
   Painter p(std::max(20, width), color);
   draw_head(state, p);
   p.line("");
@@ -157,8 +167,10 @@ std::vector<std::string> render_dashboard(const DashboardState& state, int width
   const int left = std::max(0, height - static_cast<int>(p.lines().size()) - 1);
   const std::size_t shown = std::min(state.events.size(), static_cast<std::size_t>(left));
   if (shown > 0) p.line("");
-  for (std::size_t i = state.events.size() - shown; i < state.events.size(); ++i) p.line(state.events[i]);
-  if (static_cast<int>(p.lines().size()) > height) p.lines().resize(static_cast<std::size_t>(std::max(1, height)));
+  for (std::size_t i = state.events.size() - shown; i < state.events.size(); ++i)
+    p.line(state.events[i]);
+  if (static_cast<int>(p.lines().size()) > height)
+    p.lines().resize(static_cast<std::size_t>(std::max(1, height)));
   return std::move(p.lines());
 }
 

@@ -42,7 +42,8 @@ struct DashboardState {
 };
 
 // No line is wider than `width` columns; at most `height` lines (the events give way).
-[[nodiscard]] std::vector<std::string> render_dashboard(const DashboardState& state, int width, int height, bool color);
+[[nodiscard]] std::vector<std::string> render_dashboard(const DashboardState& state, int width,
+                                                        int height, bool color);
 // "1:02:03" or "4:05".
 [[nodiscard]] std::string show_duration(double seconds);
 [[nodiscard]] std::string show_size(std::int64_t bytes);  // "12.3 MB"

@@ -20,8 +20,14 @@ constexpr double kCommandTimeout = 5;
 std::string PodSlot::unit() const { return pod.label(kLabelUnit); }
 bool PodSlot::is_outer() const { return pod.label(kLabelRole) == kRoleOuter; }
 
-Kubelet::Impl::Impl(MemoryCluster& c, const Clock& k, CgroupManager& g, AddressPool a, Logger l, KubeletOptions o)
-    : cluster(c), clock(k), cgroups(g), addresses(std::move(a)), log(std::move(l)), options(std::move(o)) {
+Kubelet::Impl::Impl(MemoryCluster& c, const Clock& k, CgroupManager& g, AddressPool a, Logger l,
+                    KubeletOptions o)
+    : cluster(c),
+      clock(k),
+      cgroups(g),
+      addresses(std::move(a)),
+      log(std::move(l)),
+      options(std::move(o)) {
   for (const auto& node : options.nodes) nodes.push_back({node, true, std::nullopt});
 }
 
@@ -31,9 +37,12 @@ Status Kubelet::Impl::write_node(const NodeState& state, bool create) {
                {"kind", "Node"},
                {"metadata",
                 {{"name", state.node.name},
-                 {"labels", {{kNodeLabelDatacenter, state.node.datacenter}, {"kubernetes.io/hostname", state.node.name}}}}}};
+                 {"labels",
+                  {{kNodeLabelDatacenter, state.node.datacenter},
+                   {"kubernetes.io/hostname", state.node.name}}}}}};
   if (create) {
-    if (auto made = cluster.create(node); !made && made.error().kind != ErrorKind::kConflict) return fail(made.error());
+    if (auto made = cluster.create(node); !made && made.error().kind != ErrorKind::kConflict)
+      return fail(made.error());
   }
   ARCH_TRY(const Object stored, cluster.get(Kind::kNode, {"", state.node.name}));
   json next = stored.json();
@@ -41,7 +50,8 @@ Status Kubelet::Impl::write_node(const NodeState& state, bool create) {
   if (!status.is_object()) status = json::object();
   status["capacity"] = {{"cpu", json(state.node.cpu).dump()}};
   status["allocatable"] = status["capacity"];
-  set_pod_condition(status, "Ready", state.ready, state.ready ? "KubeletReady" : "NodeStatusUnknown",
+  set_pod_condition(status, "Ready", state.ready,
+                    state.ready ? "KubeletReady" : "NodeStatusUnknown",
                     state.ready ? "" : "Kubelet stopped posting node status.", clock.wall());
   // The condition of a node whose kubelet is silent is Unknown, not False.
   if (!state.ready) {
@@ -79,8 +89,10 @@ void Kubelet::Impl::on_event(const WatchEvent& event) {
     case WatchType::kAdded:
     case WatchType::kModified: {
       auto& slot = slots[event.object->uid()];
-      if (slot) slot->pod = *event.object;
-      else slot = std::make_unique<PodSlot>(*event.object);
+      if (slot)
+        slot->pod = *event.object;
+      else
+        slot = std::make_unique<PodSlot>(*event.object);
       break;
     }
     case WatchType::kDeleted: {
@@ -90,9 +102,12 @@ void Kubelet::Impl::on_event(const WatchEvent& event) {
       slots.erase(it);
       break;
     }
-    case WatchType::kBookmark: break;
+    case WatchType::kBookmark:
+      break;
     case WatchType::kGone:
-    case WatchType::kEnded: watch.reset(); break;
+    case WatchType::kEnded:
+      watch.reset();
+      break;
   }
 }
 
@@ -166,7 +181,8 @@ void Kubelet::Impl::shutdown(Duration grace) {
         return s.second->runs() && s.second->is_outer() == outer && !s.second->process->poll();
       });
     };
-    while (alive() && clock.now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    while (alive() && clock.now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
 
@@ -188,7 +204,8 @@ PodSlot* Kubelet::Impl::find_running(const std::string& target) {
   for (auto& [uid, slot] : slots) {
     if (!slot->runs() || slot->lost) continue;
     if (target == kChaosOuterOptimizer ? !slot->is_outer() : slot->unit() != target) continue;
-    if (found == nullptr || slot->state.container.started >= found->state.container.started) found = slot.get();
+    if (found == nullptr || slot->state.container.started >= found->state.container.started)
+      found = slot.get();
   }
   return found;
 }
@@ -233,9 +250,10 @@ void Kubelet::Impl::end_losses() {
   }
 }
 
-Kubelet::Kubelet(MemoryCluster& cluster, const Clock& clock, CgroupManager& cgroups, AddressPool addresses, Logger log,
-                 KubeletOptions options)
-    : impl_(std::make_unique<Impl>(cluster, clock, cgroups, std::move(addresses), std::move(log), std::move(options))) {}
+Kubelet::Kubelet(MemoryCluster& cluster, const Clock& clock, CgroupManager& cgroups,
+                 AddressPool addresses, Logger log, KubeletOptions options)
+    : impl_(std::make_unique<Impl>(cluster, clock, cgroups, std::move(addresses), std::move(log),
+                                   std::move(options))) {}
 
 Kubelet::~Kubelet() { stop(Duration{}); }
 
@@ -243,7 +261,8 @@ Status Kubelet::start() {
   std::error_code error;
   for (const char* folder : {"logs", "volumes", "pods"}) {
     std::filesystem::create_directories(impl_->options.run_dir / folder, error);
-    if (error) return fail(errno_error("make " + (impl_->options.run_dir / folder).string(), error.value()));
+    if (error)
+      return fail(errno_error("make " + (impl_->options.run_dir / folder).string(), error.value()));
   }
   for (const auto& node : impl_->nodes) ARCH_TRY_VOID(impl_->write_node(node, true));
   impl_->accepting = true;
@@ -308,13 +327,14 @@ Status Kubelet::slow(const std::string& target, double factor, Duration how_long
 }
 
 Status Kubelet::lose_node(const std::string& datacenter, Duration how_long) {
-  return impl_->command([this, datacenter, how_long] { return impl_->begin_loss(datacenter, how_long); });
+  return impl_->command(
+      [this, datacenter, how_long] { return impl_->begin_loss(datacenter, how_long); });
 }
 
 std::map<std::string, std::string> inherited_environment() {
   std::map<std::string, std::string> out;
-  for (const char* name : {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "ASAN_OPTIONS",
-                           "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"}) {
+  for (const char* name : {"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
+                           "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LSAN_OPTIONS"}) {
     if (const char* value = std::getenv(name)) out[name] = value;
   }
   return out;

@@ -1,6 +1,7 @@
 #pragma once
-// Scheduler, node controller and kubelet of a local run in one thread: pods of a MemoryCluster become processes, with
-// the semantics that the operator relies on (docs/architecture.md "One fake that is a product").
+// Scheduler, node controller and kubelet of a local run in one thread: pods of a MemoryCluster
+// become processes, with the semantics that the operator relies on (docs/architecture.md "One fake
+// that is a product").
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -46,27 +47,28 @@ struct RunningPod {
 
 class Kubelet {
  public:
-  Kubelet(MemoryCluster& cluster, const Clock& clock, CgroupManager& cgroups, AddressPool addresses, Logger log,
-          KubeletOptions options);
+  Kubelet(MemoryCluster& cluster, const Clock& clock, CgroupManager& cgroups, AddressPool addresses,
+          Logger log, KubeletOptions options);
   ~Kubelet();  // stops at once
   Kubelet(const Kubelet&) = delete;
   Kubelet& operator=(const Kubelet&) = delete;
 
   [[nodiscard]] Status start();
-  // Learners get SIGTERM, then the outer optimizer, SIGKILL after `grace` each. No status is written any more: the
-  // cluster is going away. Idempotent.
+  // Learners get SIGTERM, then the outer optimizer, SIGKILL after `grace` each. No status is
+  // written any more: the cluster is going away. Idempotent.
   void stop(Duration grace);
 
   [[nodiscard]] std::vector<RunningPod> running() const;
 
-  // Chaos, from any thread; done within a tick. `target`: a unit's name or "outer-optimizer" (chaos.h); kNotFound when
-  // it has no running process.
-  [[nodiscard]] Status kill(const std::string& target);   // SIGKILL
-  [[nodiscard]] Status hang(const std::string& target);   // SIGSTOP
-  [[nodiscard]] Status evict(const std::string& target);  // as the eviction API: DisruptionTarget, then deletion
+  // Chaos, from any thread; done within a tick. `target`: a unit's name or "outer-optimizer"
+  // (chaos.h); kNotFound when it has no running process.
+  [[nodiscard]] Status kill(const std::string& target);  // SIGKILL
+  [[nodiscard]] Status hang(const std::string& target);  // SIGSTOP
+  [[nodiscard]] Status evict(
+      const std::string& target);  // as the eviction API: DisruptionTarget, then deletion
   [[nodiscard]] Status slow(const std::string& target, double factor, Duration how_long);
-  // The node's machine goes: its processes die unheard, it is NotReady; after how_long (0: never) it is back and
-  // reports them as failed.
+  // The node's machine goes: its processes die unheard, it is NotReady; after how_long (0: never)
+  // it is back and reports them as failed.
   [[nodiscard]] Status lose_node(const std::string& datacenter, Duration how_long);
 
  private:

@@ -12,12 +12,13 @@
 #include "operator/local/kubelet.h"
 #include "operator/local/pod_launch.h"
 #include "operator/local/pod_status.h"
-#include "operator/local/process.h"
 #include "operator/local/prober.h"
+#include "operator/local/process.h"
 
 namespace archipelago::op {
 
-// An island that a chaos action slows down: by its quota where it has one, else by stopping it part of the time.
+// An island that a chaos action slows down: by its quota where it has one, else by stopping it part
+// of the time.
 struct SlowDown {
   double factor = 1;
   std::optional<TimePoint> until;
@@ -37,7 +38,7 @@ struct PodSlot {
   std::optional<TimePoint> kill_at;  // SIGKILL then
   bool terminating = false;          // SIGTERM was sent
   bool deletion_seen = false;
-  bool lost = false;                 // its node is away: nothing about it is heard
+  bool lost = false;  // its node is away: nothing about it is heard
   bool stopped = false;
   bool own_address = false;  // to be given back to the pool
   std::optional<SlowDown> slow;
@@ -57,7 +58,8 @@ struct NodeState {
 };
 
 struct Kubelet::Impl {
-  Impl(MemoryCluster& c, const Clock& k, CgroupManager& g, AddressPool a, Logger l, KubeletOptions o);
+  Impl(MemoryCluster& c, const Clock& k, CgroupManager& g, AddressPool a, Logger l,
+       KubeletOptions o);
 
   // Loop (kubelet.cc).
   void loop(std::stop_token stop);
@@ -88,7 +90,8 @@ struct Kubelet::Impl {
   void write_status(PodSlot& slot);
   void release(PodSlot& slot);
   void gone(const PodSlot& slot);
-  void record(const PodSlot& slot, bool warning, const std::string& reason, const std::string& message);
+  void record(const PodSlot& slot, bool warning, const std::string& reason,
+              const std::string& message);
   std::vector<NodeView> node_views() const;
   NodeState* node_of(const PodSlot& slot);
 

@@ -17,9 +17,10 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr double kRetrySeconds = 0.5;  // unschedulable, missing ConfigMap
-// A deleted pod stays so long after its end: who watches reads the exit code and why it was disrupted.
+// A deleted pod stays so long after its end: who watches reads the exit code and why it was
+// disrupted.
 constexpr double kLastLook = 0.1;
-constexpr double kDutyPeriod = 0.1;    // of a slowed island without a quota
+constexpr double kDutyPeriod = 0.1;  // of a slowed island without a quota
 constexpr std::size_t kLogTail = 4096;
 
 std::string read_up_to(const fs::path& file, std::size_t max, bool tail) {
@@ -37,7 +38,8 @@ std::string read_up_to(const fs::path& file, std::size_t max, bool tail) {
 
 }  // namespace
 
-void Kubelet::Impl::record(const PodSlot& slot, bool warning, const std::string& reason, const std::string& message) {
+void Kubelet::Impl::record(const PodSlot& slot, bool warning, const std::string& reason,
+                           const std::string& message) {
   EventRecord event;
   event.kind = Kind::kPod;
   event.name_space = slot.pod.name_space();
@@ -54,11 +56,12 @@ void Kubelet::Impl::record(const PodSlot& slot, bool warning, const std::string&
 std::vector<NodeView> Kubelet::Impl::node_views() const {
   std::vector<NodeView> views;
   for (const auto& node : nodes) {
-    NodeView view{node.node.name,
-                  {{kNodeLabelDatacenter, node.node.datacenter}, {"kubernetes.io/hostname", node.node.name}},
-                  node.ready,
-                  node.node.cpu,
-                  0};
+    NodeView view{
+        node.node.name,
+        {{kNodeLabelDatacenter, node.node.datacenter}, {"kubernetes.io/hostname", node.node.name}},
+        node.ready,
+        node.node.cpu,
+        0};
     for (const auto& [uid, slot] : slots) {
       if (!slot->ended() && string_at(slot->pod.spec(), {"nodeName"}) == view.name)
         view.cpu_used += requested_cpu(slot->pod.json());
@@ -97,7 +100,8 @@ void Kubelet::Impl::step(PodSlot& slot) {
 void Kubelet::Impl::schedule(PodSlot& slot) {
   const Placement placement = place_pod(slot.pod.json(), node_views());
   if (placement.node.empty()) {
-    if (slot.state.unschedulable != placement.reason) record(slot, true, "FailedScheduling", placement.reason);
+    if (slot.state.unschedulable != placement.reason)
+      record(slot, true, "FailedScheduling", placement.reason);
     slot.state.unschedulable = placement.reason;
     write_status(slot);
     return;
@@ -147,18 +151,26 @@ void Kubelet::Impl::try_start(PodSlot& slot) {
     container.reason.clear();
     container.message.clear();
     container.started = clock.wall();
-    slot.view = {slot.pod.name(), slot.pod.uid(), slot.unit(), slot.pod.label(kLabelDatacenter),
-                 std::strtoll(slot.pod.label(kLabelIncarnation).c_str(), nullptr, 10), slot.state.pod_ip,
-                 container.started, false};
+    slot.view = {slot.pod.name(),
+                 slot.pod.uid(),
+                 slot.unit(),
+                 slot.pod.label(kLabelDatacenter),
+                 std::strtoll(slot.pod.label(kLabelIncarnation).c_str(), nullptr, 10),
+                 slot.state.pod_ip,
+                 container.started,
+                 false};
     slot.prober = std::make_unique<Prober>(slot.launch);
     container.ready = slot.prober->verdict().ready;
-    record(slot, false, "Started", "Started " + slot.pod.name() + " (process " + std::to_string(slot.process->pid()) + ")");
+    record(slot, false, "Started",
+           "Started " + slot.pod.name() + " (process " + std::to_string(slot.process->pid()) + ")");
   } else {
     // The binary is what an image is on Kubernetes.
-    const std::string reason = started.error().kind == ErrorKind::kNotFound && !slot.launch.program.empty()
-                                   ? "ImagePullBackOff"
-                                   : "CreateContainerConfigError";
-    if (container.message != started.error().message) record(slot, true, reason, started.error().message);
+    const std::string reason =
+        started.error().kind == ErrorKind::kNotFound && !slot.launch.program.empty()
+            ? "ImagePullBackOff"
+            : "CreateContainerConfigError";
+    if (container.message != started.error().message)
+      record(slot, true, reason, started.error().message);
     container.reason = reason;
     container.message = started.error().message;
   }
@@ -170,7 +182,8 @@ Status Kubelet::Impl::start_process(PodSlot& slot) {
   ARCH_TRY(slot.launch, prepare(slot));
   slot.state.container.name = slot.launch.container;
   const json& containers = at(slot.pod.spec(), {"containers"});
-  if (containers.is_array() && !containers.empty()) slot.state.container.image = string_at(containers[0], {"image"});
+  if (containers.is_array() && !containers.empty())
+    slot.state.container.image = string_at(containers[0], {"image"});
   std::error_code error;
   for (const auto& folder : slot.launch.folders) {
     fs::create_directories(folder, error);
@@ -183,7 +196,8 @@ Status Kubelet::Impl::start_process(PodSlot& slot) {
     if (!out.flush()) return fail(ErrorKind::kIo, "write " + file.string());
   }
   fs::remove(slot.launch.termination_log, error);
-  ARCH_TRY(slot.cgroup, cgroups.create(slot.pod.name(), {slot.launch.cpu_limit, slot.launch.memory_limit}));
+  ARCH_TRY(slot.cgroup,
+           cgroups.create(slot.pod.name(), {slot.launch.cpu_limit, slot.launch.memory_limit}));
   ProcessSpec spec;
   spec.executable = options.bin_dir / slot.launch.program;
   spec.args = slot.launch.args;
@@ -207,9 +221,12 @@ void Kubelet::Impl::watch_process(PodSlot& slot) {
   }
   if (slot.pod.deleting() && !slot.deletion_seen) {
     slot.deletion_seen = true;
-    const Duration grace = seconds(number_at(slot.pod.json(), {"metadata", "deletionGracePeriodSeconds"}, 30));
-    if (!slot.terminating) terminate(slot, grace, "deleted");
-    else if (slot.kill_at) slot.kill_at = std::min(*slot.kill_at, clock.now() + grace);
+    const Duration grace =
+        seconds(number_at(slot.pod.json(), {"metadata", "deletionGracePeriodSeconds"}, 30));
+    if (!slot.terminating)
+      terminate(slot, grace, "deleted");
+    else if (slot.kill_at)
+      slot.kill_at = std::min(*slot.kill_at, clock.now() + grace);
   }
   if (slot.prober) {
     const ProbeVerdict verdict = slot.prober->verdict();
@@ -233,7 +250,8 @@ void Kubelet::Impl::terminate(PodSlot& slot, Duration grace, const std::string& 
   slot.terminating = true;
   slot.kill_at = clock.now() + grace;
   slot.process->signal(grace > Duration{} ? SIGTERM : SIGKILL);
-  log.debug("pod terminating", {{"pod", slot.pod.name()}, {"why", why}, {"grace_seconds", to_seconds(grace)}});
+  log.debug("pod terminating",
+            {{"pod", slot.pod.name()}, {"why", why}, {"grace_seconds", to_seconds(grace)}});
 }
 
 void Kubelet::Impl::finish(PodSlot& slot, const ExitStatus& exit) {
@@ -246,17 +264,19 @@ void Kubelet::Impl::finish(PodSlot& slot, const ExitStatus& exit) {
   c.finished = clock.wall();
   if (c.started == WallTime{}) c.started = c.finished;
   c.reason = oom ? "OOMKilled" : (exit.code == 0 ? "Completed" : "Error");
-  c.message = termination_message(read_up_to(slot.launch.termination_log, kLogTail, false),
-                                  read_up_to(options.run_dir / "logs" / (slot.pod.name() + ".log"), kLogTail, true),
-                                  slot.launch.fallback_to_logs, exit.code);
+  c.message = termination_message(
+      read_up_to(slot.launch.termination_log, kLogTail, false),
+      read_up_to(options.run_dir / "logs" / (slot.pod.name() + ".log"), kLogTail, true),
+      slot.launch.fallback_to_logs, exit.code);
   slot.prober.reset();
   slot.process.reset();
   slot.cgroup = Cgroup();
   slot.kill_at.reset();
   slot.slow.reset();
   release(slot);
-  std::string text = slot.pod.name() + (exit.signal != 0 ? " was ended by signal " + std::to_string(exit.signal)
-                                                         : " exited with code " + std::to_string(exit.code));
+  std::string text =
+      slot.pod.name() + (exit.signal != 0 ? " was ended by signal " + std::to_string(exit.signal)
+                                          : " exited with code " + std::to_string(exit.code));
   if (oom) text += ", out of memory";
   record(slot, exit.code != 0, oom ? "OOMKilled" : "Exited", text);
   slot.last_seen_until = clock.now() + seconds(kLastLook);
@@ -281,7 +301,8 @@ void Kubelet::Impl::write_status(PodSlot& slot) {
     json next = stored->json();
     json status = pod_status(slot.state, stored->status(), clock.wall());
     if (slot.state.reason == "NodeLost" && slot.ended())
-      set_pod_condition(status, "DisruptionTarget", true, "TerminationByKubelet", slot.state.message, clock.wall());
+      set_pod_condition(status, "DisruptionTarget", true, "TerminationByKubelet",
+                        slot.state.message, clock.wall());
     if (status == stored->status()) return;
     next["status"] = std::move(status);
     auto written = cluster.update_status(next);
@@ -290,7 +311,8 @@ void Kubelet::Impl::write_status(PodSlot& slot) {
       return;
     }
     if (written.error().kind != ErrorKind::kConflict) {
-      log.warn("pod status not written", {{"pod", slot.pod.name()}, {"error", written.error().message}});
+      log.warn("pod status not written",
+               {{"pod", slot.pod.name()}, {"error", written.error().message}});
       return;
     }
   }
@@ -299,8 +321,8 @@ void Kubelet::Impl::write_status(PodSlot& slot) {
 Status Kubelet::Impl::evict(PodSlot& slot) {
   ARCH_TRY(const Object stored, cluster.get(Kind::kPod, slot.pod.key()));
   json next = stored.json();
-  set_pod_condition(next["status"], "DisruptionTarget", true, "EvictionByEvictionAPI", "Eviction API: evicting",
-                    clock.wall());
+  set_pod_condition(next["status"], "DisruptionTarget", true, "EvictionByEvictionAPI",
+                    "Eviction API: evicting", clock.wall());
   if (auto written = cluster.update_status(next); !written) return fail(written.error());
   return cluster.remove(Kind::kPod, slot.pod.key(), {slot.pod.uid(), std::nullopt});
 }
@@ -320,8 +342,10 @@ void Kubelet::Impl::step_slow(PodSlot& slot) {
   if (!slot.slow || slot.stopped) return;
   const TimePoint now = clock.now();
   if (slot.slow->until && now >= *slot.slow->until) {
-    if (slot.slow->by_quota) (void)slot.cgroup.set_cpu(slot.launch.cpu_limit);
-    else slot.process->signal(SIGCONT);
+    if (slot.slow->by_quota)
+      (void)slot.cgroup.set_cpu(slot.launch.cpu_limit);
+    else
+      slot.process->signal(SIGCONT);
     slot.slow.reset();
     return;
   }

@@ -1,5 +1,6 @@
-// archipelago-launch --parent PID [--cgroup FOLDER]... -- COMMAND [ARGS]: what must happen in the child between spawn and
-// its first instruction, where posix_spawn has no hook: die with the parent, enter cgroups, then become the command.
+// archipelago-launch --parent PID [--cgroup FOLDER]... -- COMMAND [ARGS]: what must happen in the
+// child between spawn and its first instruction, where posix_spawn has no hook: die with the
+// parent, enter cgroups, then become the command.
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -41,7 +42,8 @@ int main(int argc, char** argv) {
     }
   }
   if (i + 1 >= argc) {
-    std::fprintf(stderr, "usage: archipelago-launch --parent PID [--cgroup FOLDER]... -- COMMAND [ARGS]\n");
+    std::fprintf(stderr,
+                 "usage: archipelago-launch --parent PID [--cgroup FOLDER]... -- COMMAND [ARGS]\n");
     return 126;
   }
   ::execv(argv[i + 1], argv + i + 1);

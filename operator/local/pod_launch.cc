@@ -35,27 +35,32 @@ std::string field_ref(const json& pod, const std::string& path, const LaunchCont
   if (path == "metadata.namespace") return string_at(pod, {"metadata", "namespace"}, "default");
   if (path == "metadata.uid") return string_at(pod, {"metadata", "uid"});
   if (path == "spec.nodeName") return string_at(pod, {"spec", "nodeName"});
-  if (path.starts_with("metadata.labels[")) return string_at(pod, {"metadata", "labels", quoted_key(path)});
-  if (path.starts_with("metadata.annotations[")) return string_at(pod, {"metadata", "annotations", quoted_key(path)});
+  if (path.starts_with("metadata.labels["))
+    return string_at(pod, {"metadata", "labels", quoted_key(path)});
+  if (path.starts_with("metadata.annotations["))
+    return string_at(pod, {"metadata", "annotations", quoted_key(path)});
   return {};
 }
 
-Result<std::string> env_value(const json& entry, const json& pod, const json& container, const LaunchContext& context) {
+Result<std::string> env_value(const json& entry, const json& pod, const json& container,
+                              const LaunchContext& context) {
   const json& from = at(entry, {"valueFrom"});
   if (!from.is_object()) return string_at(entry, {"value"});
-  if (from.contains("fieldRef")) return field_ref(pod, string_at(from, {"fieldRef", "fieldPath"}), context);
+  if (from.contains("fieldRef"))
+    return field_ref(pod, string_at(from, {"fieldRef", "fieldPath"}), context);
   if (from.contains("resourceFieldRef")) {
     const std::string what = string_at(from, {"resourceFieldRef", "resource"});
-    const double limit = what == "limits.cpu" ? parse_quantity(at(container, {"resources", "limits", "cpu"}))
-                                              : parse_quantity(at(container, {"resources", "limits", "memory"}));
+    const double limit = what == "limits.cpu"
+                             ? parse_quantity(at(container, {"resources", "limits", "cpu"}))
+                             : parse_quantity(at(container, {"resources", "limits", "memory"}));
     return std::to_string(static_cast<std::int64_t>(std::ceil(limit)));
   }
   if (from.contains("configMapKeyRef")) {
     ARCH_TRY(const json data, context.config_map(string_at(from, {"configMapKeyRef", "name"})));
     return string_at(data, {string_at(from, {"configMapKeyRef", "key"})});
   }
-  return fail(ErrorKind::kUnsupported,
-              "env " + string_at(entry, {"name"}) + ": this source is not supported in a local run");
+  return fail(ErrorKind::kUnsupported, "env " + string_at(entry, {"name"}) +
+                                           ": this source is not supported in a local run");
 }
 
 // $(NAME) in command, args and env, as the kubelet expands it; $$ is a dollar sign.
@@ -67,8 +72,11 @@ std::string expand(const std::string& text, const std::map<std::string, std::str
       ++i;
       continue;
     }
-    const auto close = text[i] == '$' && i + 1 < text.size() && text[i + 1] == '(' ? text.find(')', i) : std::string::npos;
-    const auto found = close == std::string::npos ? env.end() : env.find(text.substr(i + 2, close - i - 2));
+    const auto close = text[i] == '$' && i + 1 < text.size() && text[i + 1] == '('
+                           ? text.find(')', i)
+                           : std::string::npos;
+    const auto found =
+        close == std::string::npos ? env.end() : env.find(text.substr(i + 2, close - i - 2));
     if (found == env.end()) {
       out += text[i];
       continue;
@@ -83,7 +91,8 @@ int probe_port(const json& port, const json& container) {
   if (port.is_number_integer()) return port.get<int>();
   if (!port.is_string()) return 0;
   for (const auto& entry : at(container, {"ports"})) {
-    if (string_at(entry, {"name"}) == port.get<std::string>()) return static_cast<int>(int_at(entry, {"containerPort"}));
+    if (string_at(entry, {"name"}) == port.get<std::string>())
+      return static_cast<int>(int_at(entry, {"containerPort"}));
   }
   return 0;
 }
@@ -98,7 +107,8 @@ std::optional<Probe> read_probe(const json& container, const char* key, const st
   out.initial_delay = seconds(number_at(container, {key, "initialDelaySeconds"}, 0));
   out.period = seconds(std::max(1.0, number_at(container, {key, "periodSeconds"}, 10)));
   out.timeout = seconds(std::max(1.0, number_at(container, {key, "timeoutSeconds"}, 1)));
-  out.failure_threshold = static_cast<int>(std::max<std::int64_t>(1, int_at(container, {key, "failureThreshold"}, 3)));
+  out.failure_threshold =
+      static_cast<int>(std::max<std::int64_t>(1, int_at(container, {key, "failureThreshold"}, 3)));
   const json& grace = at(container, {key, "terminationGracePeriodSeconds"});
   if (grace.is_number()) out.termination_grace = seconds(grace.get<double>());
   return out;
@@ -117,7 +127,8 @@ class Launch {
     out_.container = string_at(*container_, {"name"}, "main");
     out_.grace = seconds(number_at(pod_, {"spec", "terminationGracePeriodSeconds"}, 30));
     out_.cpu_limit = parse_quantity(at(*container_, {"resources", "limits", "cpu"}));
-    out_.memory_limit = static_cast<std::int64_t>(parse_quantity(at(*container_, {"resources", "limits", "memory"})));
+    out_.memory_limit = static_cast<std::int64_t>(
+        parse_quantity(at(*container_, {"resources", "limits", "memory"})));
     out_.folders.push_back(folder_);
     read_termination_log();
     ARCH_TRY_VOID(read_volumes());
@@ -134,7 +145,8 @@ class Launch {
   void read_termination_log() {
     const std::string inside = string_at(*container_, {"terminationMessagePath"}, kTerminationLog);
     out_.termination_log = folder_ / "termination-log";
-    out_.fallback_to_logs = string_at(*container_, {"terminationMessagePolicy"}) == "FallbackToLogsOnError";
+    out_.fallback_to_logs =
+        string_at(*container_, {"terminationMessagePolicy"}) == "FallbackToLogsOnError";
     mounts_[inside] = out_.termination_log.string();
   }
 
@@ -144,7 +156,8 @@ class Launch {
       shared_ = true;
       if (const json& claim = at(volume, {"persistentVolumeClaim"}); claim.is_object())
         return context_.run_dir / "volumes" / string_at(claim, {"claimName"});
-      if (const json& path = at(volume, {"hostPath"}); path.is_object()) return fs::path(string_at(path, {"path"}));
+      if (const json& path = at(volume, {"hostPath"}); path.is_object())
+        return fs::path(string_at(path, {"path"}));
       shared_ = false;
       const fs::path folder = folder_ / "volumes" / name;
       if (const json& map = at(volume, {"configMap"}); map.is_object()) {
@@ -171,13 +184,15 @@ class Launch {
     return {};
   }
 
-  // A ConfigMap may name files of a volume (the spec names its data); other paths in it are this machine's.
+  // A ConfigMap may name files of a volume (the spec names its data); other paths in it are this
+  // machine's.
   void localize_files() {
     for (auto& [file, content] : out_.files) content = rewrite_paths(content, shared_mounts_);
   }
 
   std::string localize(const std::string& text) const {
-    return rewrite_paths(rewrite_hosts(rewrite_wildcards(text, context_.pod_ip), context_.addresses), mounts_);
+    return rewrite_paths(
+        rewrite_hosts(rewrite_wildcards(text, context_.pod_ip), context_.addresses), mounts_);
   }
 
   Status read_env() {
@@ -187,8 +202,8 @@ class Launch {
       own[string_at(entry, {"name"})] = expand(value, own);
     }
     out_.env = context_.base_env;
-    const std::string threads =
-        std::to_string(out_.cpu_limit > 0 ? threads_for(out_.cpu_limit) : std::max(1, context_.default_threads));
+    const std::string threads = std::to_string(
+        out_.cpu_limit > 0 ? threads_for(out_.cpu_limit) : std::max(1, context_.default_threads));
     out_.env["OMP_NUM_THREADS"] = threads;  // read before main by what links OpenMP
     for (const auto& [name, value] : own) out_.env[name] = localize(value);
     out_.env["ARCHIPELAGO_TERMINATION_LOG"] = out_.termination_log.string();
@@ -225,9 +240,13 @@ class Launch {
 
 }  // namespace
 
-Result<PodLaunch> plan_launch(const json& pod, const LaunchContext& context) { return Launch(pod, context).build(); }
+Result<PodLaunch> plan_launch(const json& pod, const LaunchContext& context) {
+  return Launch(pod, context).build();
+}
 
-int threads_for(double cpu_limit) { return std::max(1, static_cast<int>(std::ceil(cpu_limit - 1e-9))); }
+int threads_for(double cpu_limit) {
+  return std::max(1, static_cast<int>(std::ceil(cpu_limit - 1e-9)));
+}
 
 double parse_quantity(const json& value) {
   if (value.is_number()) return value.get<double>();
@@ -238,7 +257,7 @@ double parse_quantity(const json& value) {
   const std::string suffix(end);
   if (end == text.c_str() || !std::isfinite(number) || number < 0) return 0;
   static constexpr std::pair<const char*, double> kSuffixes[] = {
-      {"", 1},     {"m", 1e-3},  {"k", 1e3},    {"M", 1e6},         {"G", 1e9},
+      {"", 1},     {"m", 1e-3},  {"k", 1e3},     {"M", 1e6},     {"G", 1e9},
       {"T", 1e12}, {"Ki", 1024}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"Ti", 0x1p40}};
   for (const auto& [name, factor] : kSuffixes) {
     if (suffix == name) return number * factor;
@@ -250,7 +269,8 @@ double requested_cpu(const json& pod) {
   double sum = 0;
   for (const auto& container : at(pod, {"spec", "containers"})) {
     const json& request = at(container, {"resources", "requests", "cpu"});
-    sum += parse_quantity(request.is_null() ? at(container, {"resources", "limits", "cpu"}) : request);
+    sum +=
+        parse_quantity(request.is_null() ? at(container, {"resources", "limits", "cpu"}) : request);
   }
   return sum;
 }

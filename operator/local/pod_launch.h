@@ -1,5 +1,6 @@
 #pragma once
-// From a pod object to what a process needs: pure, so every mapping of container things onto this machine is tested.
+// From a pod object to what a process needs: pure, so every mapping of container things onto this
+// machine is tested.
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -54,7 +55,8 @@ struct LaunchContext {
 };
 
 // Errors become the waiting reason CreateContainerConfigError.
-[[nodiscard]] Result<PodLaunch> plan_launch(const nlohmann::json& pod, const LaunchContext& context);
+[[nodiscard]] Result<PodLaunch> plan_launch(const nlohmann::json& pod,
+                                            const LaunchContext& context);
 
 // Threads for a CPU limit: rounded up, at least 1.
 [[nodiscard]] int threads_for(double cpu_limit);

@@ -19,8 +19,12 @@ constexpr std::size_t kMaxLogTail = 2048;
 constexpr std::size_t kMaxLogLines = 80;
 
 json container_status(const ContainerState& c, const std::string& pod_ip) {
-  json out = {{"name", c.name},       {"image", c.image},       {"imageID", c.image},
-              {"restartCount", 0},    {"ready", c.ready},       {"started", c.phase == ContainerPhase::kRunning},
+  json out = {{"name", c.name},
+              {"image", c.image},
+              {"imageID", c.image},
+              {"restartCount", 0},
+              {"ready", c.ready},
+              {"started", c.phase == ContainerPhase::kRunning},
               {"containerID", c.phase == ContainerPhase::kWaiting ? "" : "process://" + pod_ip}};
   switch (c.phase) {
     case ContainerPhase::kWaiting: {
@@ -102,17 +106,19 @@ bool pod_finished(const json& pod) {
   return phase == "Succeeded" || phase == "Failed";
 }
 
-std::string termination_message(const std::string& termination_log, const std::string& log_tail, bool fallback,
-                                int exit_code) {
+std::string termination_message(const std::string& termination_log, const std::string& log_tail,
+                                bool fallback, int exit_code) {
   if (!termination_log.empty()) return cut_utf8(termination_log, kMaxMessage);
   if (!fallback || exit_code == 0) return {};
   std::size_t start = log_tail.size() > kMaxLogTail ? log_tail.size() - kMaxLogTail : 0;
   // Not in the middle of a character.
-  while (start < log_tail.size() && (static_cast<unsigned char>(log_tail[start]) & 0xC0U) == 0x80U) ++start;
+  while (start < log_tail.size() && (static_cast<unsigned char>(log_tail[start]) & 0xC0U) == 0x80U)
+    ++start;
   std::string tail = log_tail.substr(start);
   std::size_t lines = 0;
   for (std::size_t at = tail.size(); at > 0; --at) {
-    if (tail[at - 1] == '\n' && at != tail.size() && ++lines == kMaxLogLines) return tail.substr(at);
+    if (tail[at - 1] == '\n' && at != tail.size() && ++lines == kMaxLogLines)
+      return tail.substr(at);
   }
   return tail;
 }
@@ -129,16 +135,21 @@ Placement place_pod(const json& pod, const std::vector<NodeView>& nodes) {
       const auto it = node.labels.find(wanted.first);
       return it != node.labels.end() && it->second == wanted.second;
     });
-    if (!matches) ++mismatched;
-    else if (!node.ready) ++not_ready;
-    else if (node.cpu_used + cpu > node.cpu + 1e-9) ++full;
-    else if (best == nullptr || node.cpu_used < best->cpu_used) best = &node;
+    if (!matches)
+      ++mismatched;
+    else if (!node.ready)
+      ++not_ready;
+    else if (node.cpu_used + cpu > node.cpu + 1e-9)
+      ++full;
+    else if (best == nullptr || node.cpu_used < best->cpu_used)
+      best = &node;
   }
   if (best != nullptr) return {best->name, ""};
   std::string text = "0/" + std::to_string(nodes.size()) + " nodes are available:";
   if (full > 0) text += " " + std::to_string(full) + " Insufficient cpu,";
   if (not_ready > 0) text += " " + std::to_string(not_ready) + " node(s) not ready,";
-  if (mismatched > 0) text += " " + std::to_string(mismatched) + " node(s) didn't match Pod's node selector,";
+  if (mismatched > 0)
+    text += " " + std::to_string(mismatched) + " node(s) didn't match Pod's node selector,";
   text.back() = '.';
   return {"", text};
 }

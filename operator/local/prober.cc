@@ -7,7 +7,8 @@
 namespace archipelago::op {
 
 namespace {
-// Until it was ready once a pod is asked more often than its period: a start should not wait for the next full second.
+// Until it was ready once a pod is asked more often than its period: a start should not wait for
+// the next full second.
 constexpr double kStartPeriod = 0.1;
 constexpr double kTick = 0.05;
 }  // namespace
@@ -22,7 +23,8 @@ Prober::Prober(const PodLaunch& launch) : pod_grace_(launch.grace) {
   liveness_ = start(launch.liveness);
   readiness_ = start(launch.readiness);
   verdict_.ready = !readiness_ && !startup_;
-  if (startup_ || liveness_ || readiness_) thread_ = std::jthread([this](std::stop_token stop) { loop(stop); });
+  if (startup_ || liveness_ || readiness_)
+    thread_ = std::jthread([this](std::stop_token stop) { loop(stop); });
 }
 
 Prober::~Prober() {
@@ -55,7 +57,8 @@ void Prober::declare_dead(const Check& check, const char* kind, const std::strin
   std::lock_guard lock(mutex_);
   verdict_.dead = true;
   verdict_.ready = false;
-  verdict_.message = std::string(kind) + " probe failed " + std::to_string(check.failures) + " times: " + why;
+  verdict_.message =
+      std::string(kind) + " probe failed " + std::to_string(check.failures) + " times: " + why;
   verdict_.grace = check.probe.termination_grace.value_or(pod_grace_);
 }
 
@@ -95,10 +98,13 @@ void Prober::run_readiness(TimePoint now) {
   const bool ok = ask(readiness_->probe, &why);
   readiness_->failures = ok ? 0 : readiness_->failures + 1;
   std::lock_guard lock(mutex_);
-  if (ok) verdict_.ready = true;
-  else if (readiness_->failures >= readiness_->probe.failure_threshold) verdict_.ready = false;
+  if (ok)
+    verdict_.ready = true;
+  else if (readiness_->failures >= readiness_->probe.failure_threshold)
+    verdict_.ready = false;
   readiness_->next =
-      now + (verdict_.ready ? readiness_->probe.period : std::min(readiness_->probe.period, seconds(kStartPeriod)));
+      now + (verdict_.ready ? readiness_->probe.period
+                            : std::min(readiness_->probe.period, seconds(kStartPeriod)));
 }
 
 void Prober::loop(std::stop_token stop) {

@@ -13,9 +13,9 @@ namespace archipelago::op {
 
 struct ProbeVerdict {
   bool ready = false;
-  bool dead = false;     // liveness or startup failed failureThreshold times in a row
-  std::string message;   // why
-  Duration grace{};      // before SIGKILL
+  bool dead = false;    // liveness or startup failed failureThreshold times in a row
+  std::string message;  // why
+  Duration grace{};     // before SIGKILL
 };
 
 class Prober {

@@ -24,7 +24,8 @@ class SpawnActions {
   posix_spawn_file_actions_t actions_;
 };
 
-// A child inherits the blocked mask and ignored signals of the spawning thread: without this it never sees SIGTERM.
+// A child inherits the blocked mask and ignored signals of the spawning thread: without this it
+// never sees SIGTERM.
 class SpawnAttributes {
  public:
   SpawnAttributes() {
@@ -38,8 +39,8 @@ class SpawnAttributes {
     sigdelset(&all, SIGSTOP);
     posix_spawnattr_setsigdefault(&attributes_, &all);
     posix_spawnattr_setpgroup(&attributes_, 0);
-    posix_spawnattr_setflags(&attributes_,
-                             POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+    posix_spawnattr_setflags(
+        &attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
   }
   ~SpawnAttributes() { posix_spawnattr_destroy(&attributes_); }
   SpawnAttributes(const SpawnAttributes&) = delete;
@@ -85,7 +86,8 @@ Result<Process> Process::spawn(const ProcessSpec& spec) {
   SpawnAttributes attributes;
   const std::string log = spec.log_path.empty() ? "/dev/null" : spec.log_path.string();
   posix_spawn_file_actions_addopen(actions.get(), 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(actions.get(), 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  posix_spawn_file_actions_addopen(actions.get(), 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                   0644);
   posix_spawn_file_actions_adddup2(actions.get(), 1, 2);
   // Not every library opens its descriptors close-on-exec.
   posix_spawn_file_actions_addclosefrom_np(actions.get(), 3);
@@ -95,8 +97,8 @@ Result<Process> Process::spawn(const ProcessSpec& spec) {
   environment.reserve(spec.env.size());
   for (const auto& [name, value] : spec.env) environment.push_back(name + "=" + value);
   pid_t pid = -1;
-  const int error = posix_spawn(&pid, argv.front().c_str(), actions.get(), attributes.get(), pointers(argv).data(),
-                                pointers(environment).data());
+  const int error = posix_spawn(&pid, argv.front().c_str(), actions.get(), attributes.get(),
+                                pointers(argv).data(), pointers(environment).data());
   if (error != 0) return fail(errno_error("start " + argv.front(), error));
   return Process(pid);
 }
@@ -121,7 +123,8 @@ std::optional<ExitStatus> Process::reap(bool block) {
   siginfo_t info{};
   for (;;) {
     // WNOWAIT keeps the pid reserved while the rest of the group is killed.
-    const int rc = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | (block ? 0 : WNOHANG));
+    const int rc =
+        ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT | (block ? 0 : WNOHANG));
     if (rc != 0 && errno == EINTR) continue;
     if (rc != 0) return status_ = ExitStatus{255, 0};  // not our child: nothing more can be learned
     break;

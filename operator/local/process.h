@@ -1,12 +1,12 @@
 #pragma once
-// A child process with an owner: own process group, clean signal state, closed descriptors, killed with its owner.
+// A child process with an owner: own process group, clean signal state, closed descriptors, killed
+// with its owner.
 #include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
-
 #include <sys/types.h>
+#include <vector>
 
 #include "common/base/result.h"
 
@@ -17,14 +17,16 @@ struct ProcessSpec {
   std::vector<std::string> args;           // without argv[0]
   std::map<std::string, std::string> env;  // the whole environment of the child
   std::filesystem::path log_path;          // stdout and stderr, appended
-  std::vector<std::filesystem::path> cgroups;  // folders that the child enters before its first instruction
-  // The launcher (launch_main.cc) enters cgroups and asks the kernel for SIGKILL when the spawning thread ends.
-  // Empty: started directly; then cgroups must be empty and an orphan lives on.
+  std::vector<std::filesystem::path>
+      cgroups;  // folders that the child enters before its first instruction
+  // The launcher (launch_main.cc) enters cgroups and asks the kernel for SIGKILL when the spawning
+  // thread ends. Empty: started directly; then cgroups must be empty and an orphan lives on.
   std::filesystem::path launcher;
 };
 
 struct ExitStatus {
-  int code = 0;    // exit code, 128 + signal where a signal ended it (as a container runtime reports it)
+  int code =
+      0;  // exit code, 128 + signal where a signal ended it (as a container runtime reports it)
   int signal = 0;  // 0 where it exited by itself
 };
 
@@ -32,8 +34,8 @@ struct ExitStatus {
 inline constexpr int kExitCannotExecute = 126;
 inline constexpr int kExitNotFound = 127;
 
-// Not thread-safe. The thread that spawns must live as long as the child should: the parent-death signal of Linux
-// belongs to the thread.
+// Not thread-safe. The thread that spawns must live as long as the child should: the parent-death
+// signal of Linux belongs to the thread.
 class Process {
  public:
   [[nodiscard]] static Result<Process> spawn(const ProcessSpec& spec);

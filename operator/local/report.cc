@@ -32,8 +32,10 @@ std::string for_script(const json& data) {
   std::string out;
   out.reserve(text.size());
   for (const char c : text) {
-    if (c == '<') out += "\\u003c";
-    else out += c;
+    if (c == '<')
+      out += "\\u003c";
+    else
+      out += c;
   }
   return out;
 }
@@ -46,7 +48,8 @@ std::vector<MetricPoint> read_metrics(const std::string& jsonl, std::size_t max_
   std::optional<double> down_before;
   std::int64_t validated = 0;
   // The tape counts bytes from the start of the run.
-  const auto of_step = [](std::optional<double> now, std::optional<double>* before) -> std::optional<double> {
+  const auto of_step = [](std::optional<double> now,
+                          std::optional<double>* before) -> std::optional<double> {
     const auto last = std::exchange(*before, now);
     if (!now || !last) return std::nullopt;
     return std::max(0.0, *now - *last);
@@ -82,11 +85,12 @@ std::vector<MetricPoint> read_metrics(const std::string& jsonl, std::size_t max_
 }
 
 std::string render_report(const std::string& run, const json& summary, const RunRecord& record,
-                          const std::vector<MetricPoint>& metrics, const std::vector<ReportEvent>& events) {
+                          const std::vector<MetricPoint>& metrics,
+                          const std::vector<ReportEvent>& events) {
   json points = json::array();
   for (const auto& p : metrics)
-    points.push_back({p.step, value(p.loss), value(p.validation_loss), value(p.participants), value(p.bytes_up),
-                      value(p.bytes_down), p.validation_step});
+    points.push_back({p.step, value(p.loss), value(p.validation_loss), value(p.participants),
+                      value(p.bytes_up), value(p.bytes_down), p.validation_step});
   // The last validation comes after the last line of the tape.
   const json& final_loss = at(summary, {"validationLoss"});
   const std::int64_t final_step = int_at(summary, {"globalStep"});
@@ -95,15 +99,19 @@ std::string render_report(const std::string& run, const json& summary, const Run
   json timeline = json::object();
   for (const auto& [unit, segments] : record.timeline()) {
     json list = json::array();
-    for (const auto& s : segments) list.push_back({s.from, s.to, static_cast<int>(s.state), s.incarnation});
+    for (const auto& s : segments)
+      list.push_back({s.from, s.to, static_cast<int>(s.state), s.incarnation});
     timeline[unit] = std::move(list);
   }
   json shown = json::array();
   const std::size_t skip = events.size() > kMaxEvents ? events.size() - kMaxEvents : 0;
   for (std::size_t i = skip; i < events.size(); ++i)
     shown.push_back({events[i].t, events[i].unit, events[i].text, events[i].chaos});
-  const json data = {
-      {"run", run}, {"summary", summary}, {"metrics", points}, {"timeline", timeline}, {"events", shown}};
+  const json data = {{"run", run},
+                     {"summary", summary},
+                     {"metrics", points},
+                     {"timeline", timeline},
+                     {"events", shown}};
   std::string page = kReportPage;
   const std::string mark = kReportMark;
   page.replace(page.find(mark), mark.size(), for_script(data));

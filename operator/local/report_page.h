@@ -1,5 +1,6 @@
 #pragma once
-// The page of report.html; kReportMark is replaced by the run's JSON. No network, no server: it opens from a disk.
+// The page of report.html; kReportMark is replaced by the run's JSON. No network, no server: it
+// opens from a disk.
 
 namespace archipelago::op {
 

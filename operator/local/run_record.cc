@@ -13,8 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kMinCalmSeconds = 3;        // below it a rate is noise
-constexpr std::size_t kMaxSegments = 20'000; // of one unit; a sampler makes a few a minute
+constexpr double kMinCalmSeconds = 3;         // below it a rate is noise
+constexpr std::size_t kMaxSegments = 20'000;  // of one unit; a sampler makes a few a minute
 
 // A pause of the sampler itself (a suspended machine) is not the run's.
 constexpr double kMaxGap = 10;
@@ -31,19 +31,25 @@ json number_or_null(const json& document, std::string_view key) {
 
 const char* to_string(IslandState state) {
   switch (state) {
-    case IslandState::kStepping: return "stepping";
-    case IslandState::kWaiting: return "waiting";
-    case IslandState::kRecovering: return "recovering";
-    case IslandState::kDown: return "down";
+    case IslandState::kStepping:
+      return "stepping";
+    case IslandState::kWaiting:
+      return "waiting";
+    case IslandState::kRecovering:
+      return "recovering";
+    case IslandState::kDown:
+      return "down";
   }
   return "down";
 }
 
 IslandState island_state(const std::optional<std::string>& phase) {
   if (!phase) return IslandState::kDown;
-  if (*phase == "Stepping" || *phase == "Starved" || *phase == "Validating") return IslandState::kStepping;
+  if (*phase == "Stepping" || *phase == "Starved" || *phase == "Validating")
+    return IslandState::kStepping;
   if (*phase == "Waiting" || *phase == "Finished") return IslandState::kWaiting;
-  if (*phase == "Recovering" || *phase == "Joining" || *phase == "Seeding") return IslandState::kRecovering;
+  if (*phase == "Recovering" || *phase == "Joining" || *phase == "Seeding")
+    return IslandState::kRecovering;
   return IslandState::kDown;
 }
 
@@ -56,18 +62,21 @@ void RunRecord::observe_outer(const json& document) {
     Unit& known = units_[string_at(unit, {"name"})];
     UnitTotals& told = known.told;
     if (const std::string dc = string_at(unit, {"datacenter"}); !dc.empty()) known.datacenter = dc;
-    // Cumulative and journaled; a document from just after its restart may be a little behind what was seen.
+    // Cumulative and journaled; a document from just after its restart may be a little behind what
+    // was seen.
     told.incarnation = std::max(told.incarnation, int_at(unit, {"incarnation"}));
     told.steps = std::max(told.steps, int_at(unit, {"steps"}));
     told.tokens = std::max(told.tokens, int_at(unit, {"tokens"}));
     told.seconds_in_steps = std::max(told.seconds_in_steps, number_at(unit, {"stepSecondsTotal"}));
-    told.exchange_seconds = std::max(told.exchange_seconds, number_at(unit, {"exchangeSecondsTotal"}));
+    told.exchange_seconds =
+        std::max(told.exchange_seconds, number_at(unit, {"exchangeSecondsTotal"}));
     told.merged_rounds = std::max(told.merged_rounds, int_at(unit, {"mergedRounds"}));
     std::vector<double> recoveries;
     for (const auto& s : at(unit, {"recoverySeconds"})) {
       if (s.is_number()) recoveries.push_back(s.get<double>());
     }
-    if (recoveries.size() >= told.recovery_seconds.size()) told.recovery_seconds = std::move(recoveries);
+    if (recoveries.size() >= told.recovery_seconds.size())
+      told.recovery_seconds = std::move(recoveries);
   }
 }
 
@@ -83,15 +92,18 @@ void RunRecord::observe_unit(const UnitSample& sample, double t) {
   }
   auto& segments = timeline_[sample.name];
   if (!segments.empty()) segments.back().to = t;
-  const bool same = !segments.empty() && segments.back().state == sample.state &&
-                    (segments.back().incarnation == sample.incarnation || sample.state == IslandState::kDown);
-  if (!same && segments.size() < kMaxSegments) segments.push_back({t, t, sample.state, sample.incarnation});
+  const bool same =
+      !segments.empty() && segments.back().state == sample.state &&
+      (segments.back().incarnation == sample.incarnation || sample.state == IslandState::kDown);
+  if (!same && segments.size() < kMaxSegments)
+    segments.push_back({t, t, sample.state, sample.incarnation});
 }
 
 void RunRecord::observe_rate(const RunSample& sample, double dt) {
-  const auto well = std::count_if(sample.units.begin(), sample.units.end(), [](const UnitSample& u) {
-    return u.state == IslandState::kStepping || u.state == IslandState::kWaiting;
-  });
+  const auto well =
+      std::count_if(sample.units.begin(), sample.units.end(), [](const UnitSample& u) {
+        return u.state == IslandState::kStepping || u.state == IslandState::kWaiting;
+      });
   up_seconds_ += static_cast<double>(std::min<std::int64_t>(well, sample.desired_units)) * dt;
   const bool calm = sample.outer != nullptr && well >= sample.desired_units;
   if (!calm) {
@@ -114,8 +126,8 @@ void RunRecord::observe(const RunSample& sample) {
   if (sample.outer != nullptr) observe_outer(*sample.outer);
   for (const auto& unit : sample.units) observe_unit(unit, sample.t);
   const bool stepped = std::any_of(units_.begin(), units_.end(), [](const auto& u) {
-    return u.second.told.steps > 0 ||
-           std::any_of(u.second.own.begin(), u.second.own.end(), [](const auto& i) { return i.second.steps > 0; });
+    return u.second.told.steps > 0 || std::any_of(u.second.own.begin(), u.second.own.end(),
+                                                  [](const auto& i) { return i.second.steps > 0; });
   });
   if (!first_step_ && stepped) {
     first_step_ = sample.t;
@@ -211,27 +223,29 @@ json RunRecord::summary(const json& status) const {
                         {"recoverySeconds", t.recovery_seconds},
                         {"mergedRounds", t.merged_rounds}});
   }
-  return {{"phase", string_at(status, {"phase"}, "Pending")},
-          {"runId", string_at(outer, {"runId"}, string_at(status, {"runId"}))},
-          {"globalStep", global_step_},
-          {"budget", budget_},
-          {"tokens", std::max(tokens, int_at(outer, {"tokens"}))},
-          {"mergedFraction", number_or_null(outer, "mergedFraction")},
-          {"trainLoss", number_or_null(outer, "loss")},
-          {"validationLoss", number_or_null(outer, "validationLoss")},
-          {"goodput", optional_number(goodput())},
-          {"usefulGoodput", optional_number(useful_goodput())},
-          {"uptime", optional_number(uptime())},
-          {"elapsedSeconds", last_t_},
-          {"secondsSinceFirstStep", active_},
-          {"bytesUp", int_at(outer, {"bytesUp"})},
-          {"bytesDown", int_at(outer, {"bytesDown"})},
-          {"exchangeOverhead", optional_number(exchange_overhead())},
-          {"learners", learners},
-          {"outerOptimizer",
-           {{"incarnations", std::max<std::int64_t>(outer_incarnations_, int_at(status, {"outerOptimizer", "incarnation"}))},
-            {"rounds", int_at(outer, {"rounds"})},
-            {"meanParticipants", number_or_null(outer, "meanParticipants")}}}};
+  return {
+      {"phase", string_at(status, {"phase"}, "Pending")},
+      {"runId", string_at(outer, {"runId"}, string_at(status, {"runId"}))},
+      {"globalStep", global_step_},
+      {"budget", budget_},
+      {"tokens", std::max(tokens, int_at(outer, {"tokens"}))},
+      {"mergedFraction", number_or_null(outer, "mergedFraction")},
+      {"trainLoss", number_or_null(outer, "loss")},
+      {"validationLoss", number_or_null(outer, "validationLoss")},
+      {"goodput", optional_number(goodput())},
+      {"usefulGoodput", optional_number(useful_goodput())},
+      {"uptime", optional_number(uptime())},
+      {"elapsedSeconds", last_t_},
+      {"secondsSinceFirstStep", active_},
+      {"bytesUp", int_at(outer, {"bytesUp"})},
+      {"bytesDown", int_at(outer, {"bytesDown"})},
+      {"exchangeOverhead", optional_number(exchange_overhead())},
+      {"learners", learners},
+      {"outerOptimizer",
+       {{"incarnations", std::max<std::int64_t>(outer_incarnations_,
+                                                int_at(status, {"outerOptimizer", "incarnation"}))},
+        {"rounds", int_at(outer, {"rounds"})},
+        {"meanParticipants", number_or_null(outer, "meanParticipants")}}}};
 }
 
 json RunRecord::save() const {
@@ -242,7 +256,8 @@ json RunRecord::save() const {
       own.push_back({number, i.steps, i.tokens, i.seconds_in_steps, i.exchange_seconds});
     json segments = json::array();
     if (const auto it = timeline_.find(name); it != timeline_.end()) {
-      for (const auto& s : it->second) segments.push_back({s.from, s.to, static_cast<int>(s.state), s.incarnation});
+      for (const auto& s : it->second)
+        segments.push_back({s.from, s.to, static_cast<int>(s.state), s.incarnation});
     }
     units[name] = {{"datacenter", unit.datacenter}, {"own", own}, {"segments", segments}};
   }
@@ -264,7 +279,8 @@ json RunRecord::save() const {
 }
 
 Result<RunRecord> RunRecord::load(const json& saved) {
-  if (int_at(saved, {"version"}) != 1) return fail(ErrorKind::kCorrupt, "no run record of a known version");
+  if (int_at(saved, {"version"}) != 1)
+    return fail(ErrorKind::kCorrupt, "no run record of a known version");
   try {
     return read(saved);
   } catch (const json::exception&) {
@@ -295,8 +311,8 @@ RunRecord RunRecord::read(const json& saved) {
     u.datacenter = string_at(unit, {"datacenter"});
     for (const auto& i : at(unit, {"own"})) {
       if (i.is_array() && i.size() == 5 && i[0].is_number_integer())
-        u.own[i[0].get<std::int64_t>()] = {i[1].get<std::int64_t>(), i[2].get<std::int64_t>(), i[3].get<double>(),
-                                           i[4].get<double>()};
+        u.own[i[0].get<std::int64_t>()] = {i[1].get<std::int64_t>(), i[2].get<std::int64_t>(),
+                                           i[3].get<double>(), i[4].get<double>()};
     }
     for (const auto& s : at(unit, {"segments"})) {
       if (s.is_array() && s.size() == 4)

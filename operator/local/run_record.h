@@ -1,6 +1,6 @@
 #pragma once
-// What a run did, from samples: the figures of summary.json and the timeline of the report. Pure; times are active
-// seconds of the run (a resumed run goes on counting where it stopped).
+// What a run did, from samples: the figures of summary.json and the timeline of the report. Pure;
+// times are active seconds of the run (a resumed run goes on counting where it stopped).
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -61,8 +61,8 @@ struct UnitTotals {
 
 class RunRecord {
  public:
-  // `interval`: H. A disturbance is over when it is so many global steps past, because a newcomer's first
-  // contributions hold fewer steps.
+  // `interval`: H. A disturbance is over when it is so many global steps past, because a newcomer's
+  // first contributions hold fewer steps.
   explicit RunRecord(std::int64_t interval = 1) : interval_(interval) {}
 
   void observe(const RunSample& sample);
@@ -71,14 +71,18 @@ class RunRecord {
   [[nodiscard]] std::optional<double> first_step_at() const { return first_step_; }
   [[nodiscard]] std::int64_t global_step() const { return global_step_; }
   [[nodiscard]] UnitTotals totals(const std::string& unit) const;
-  // Seconds in completed inner steps over the integral of desired units; nullopt before the first step.
+  // Seconds in completed inner steps over the integral of desired units; nullopt before the first
+  // step.
   [[nodiscard]] std::optional<double> goodput() const;
-  // Merged tokens over (undisturbed rate x elapsed); nullopt where the run had no undisturbed stretch to compare with.
+  // Merged tokens over (undisturbed rate x elapsed); nullopt where the run had no undisturbed
+  // stretch to compare with.
   [[nodiscard]] std::optional<double> useful_goodput() const;
   [[nodiscard]] std::optional<double> exchange_overhead() const;
   // Share of desired unit time in which units stepped or waited.
   [[nodiscard]] std::optional<double> uptime() const;
-  [[nodiscard]] const std::map<std::string, std::vector<Segment>>& timeline() const { return timeline_; }
+  [[nodiscard]] const std::map<std::string, std::vector<Segment>>& timeline() const {
+    return timeline_;
+  }
   // The last status document, null before the first.
   [[nodiscard]] nlohmann::json outer_document() const;
 
@@ -112,13 +116,13 @@ class RunRecord {
   bool any_ = false;
   std::optional<double> first_step_;
   double seconds_before_ = 0;  // in steps that were done before the first look at one
-  bool complete_ = false;  // the budget is reached: nothing more is integrated
+  bool complete_ = false;      // the budget is reached: nothing more is integrated
   double desired_seconds_ = 0;
   double up_seconds_ = 0;
   std::int64_t global_step_ = 0;
   std::int64_t budget_ = 0;
   double merged_tokens_ = 0;
-  double active_ = 0;  // seconds since the first step, until the budget
+  double active_ = 0;           // seconds since the first step, until the budget
   std::int64_t calm_from_ = 0;  // global step from which the run counts as undisturbed
   double calm_seconds_ = 0;
   double calm_tokens_ = 0;

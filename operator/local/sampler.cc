@@ -34,7 +34,8 @@ struct StatusSampler::Target {
       next.at = clock.now();
       if (reply && reply->ok()) {
         auto document = nlohmann::json::parse(reply->body, nullptr, false);
-        if (document.is_object()) next.document = std::make_shared<const nlohmann::json>(std::move(document));
+        if (document.is_object())
+          next.document = std::make_shared<const nlohmann::json>(std::move(document));
       }
       std::unique_lock lock(mutex);
       answer = std::move(next);
@@ -49,15 +50,18 @@ struct StatusSampler::Target {
   std::jthread thread;  // last: it uses the others
 };
 
-StatusSampler::StatusSampler(Duration period, Duration timeout) : period_(period), timeout_(timeout) {}
+StatusSampler::StatusSampler(Duration period, Duration timeout)
+    : period_(period), timeout_(timeout) {}
 StatusSampler::~StatusSampler() = default;
 
 void StatusSampler::follow(const std::vector<RunningPod>& pods) {
   std::erase_if(targets_, [&](const auto& target) {
-    return std::none_of(pods.begin(), pods.end(), [&](const RunningPod& p) { return p.uid == target.first; });
+    return std::none_of(pods.begin(), pods.end(),
+                        [&](const RunningPod& p) { return p.uid == target.first; });
   });
   for (const auto& pod : pods) {
-    if (!targets_.contains(pod.uid)) targets_.emplace(pod.uid, std::make_unique<Target>(pod.ip, period_, timeout_));
+    if (!targets_.contains(pod.uid))
+      targets_.emplace(pod.uid, std::make_unique<Target>(pod.ip, period_, timeout_));
   }
 }
 

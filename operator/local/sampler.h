@@ -1,6 +1,6 @@
 #pragma once
-// Asks the admin ports of a local run's processes a few times a second, one thread a port, so that one that hangs
-// delays no other.
+// Asks the admin ports of a local run's processes a few times a second, one thread a port, so that
+// one that hangs delays no other.
 #include <functional>
 #include <map>
 #include <memory>

@@ -42,7 +42,9 @@ Ran archipelago_program(const TempDir& dir, std::vector<std::string> args) {
   return {code, read_file(spec.log_path).value_or(std::string())};
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -51,7 +53,8 @@ TEST_CASE("data that is missing or too short is named before anything starts") {
   auto training = example();
   training.spec.data.train.path = (dir.path() / "absent.txt").string();
   training.spec.data.validation[0].path = (dir.path() / "short.txt").string();
-  std::ofstream(dir.path() / "short.txt") << std::string(64, 'x');  // a sequence is contextLength + 1 = 65
+  std::ofstream(dir.path() / "short.txt")
+      << std::string(64, 'x');  // a sequence is contextLength + 1 = 65
   auto problems = check_machine(training, dir.path());
   REQUIRE(problems.size() == 2);
   CHECK(has(problems[0], "spec.data.train.path"));
@@ -70,7 +73,10 @@ TEST_CASE("data that is missing or too short is named before anything starts") {
 TEST_CASE("a run goes on only with the settings that it began with") {
   const auto before = example();
   CHECK(immutable_differences(before.spec, before.spec).empty());
-  CHECK(immutable_differences(before.spec, example({"sync.quorum=1", "budget.globalSteps=100", "restart.stallSeconds=9"}).spec).empty());
+  CHECK(immutable_differences(
+            before.spec,
+            example({"sync.quorum=1", "budget.globalSteps=100", "restart.stallSeconds=9"}).spec)
+            .empty());
   CHECK(immutable_differences(before.spec, example({"inner.learningRate=0.1"}).spec) ==
         std::vector<std::string>{"spec.inner"});
   CHECK(immutable_differences(before.spec, example({"budget.globalSteps=10"}).spec).size() == 1);
@@ -129,19 +135,23 @@ TEST_CASE("the program refuses bad input with one clear text and exit code 2") {
   TempDir dir;
   const std::string spec = kExample.string();
   CHECK(archipelago_program(dir, {"validate", spec}).code == 0);
-  Ran bad = archipelago_program(dir, {"validate", spec, "--set", "sync.overlap=99", "--set", "model.layers=-1"});
+  Ran bad = archipelago_program(
+      dir, {"validate", spec, "--set", "sync.overlap=99", "--set", "model.layers=-1"});
   CHECK(bad.code == 2);
   CHECK(has(bad.output, "spec.sync.overlap"));
   CHECK(has(bad.output, "spec.model.layers"));
   CHECK(archipelago_program(dir, {"validate", "absent.yaml"}).code == 2);
   CHECK(archipelago_program(dir, {"frobnicate"}).code == 2);
   const fs::path chaos = dir.path() / "chaos.yaml";
-  std::ofstream(chaos) << "events:\n- {atStep: 1, action: explode}\n- {atStep: -2, action: kill, target: local-0}\n";
-  bad = archipelago_program(dir, {"run", spec, "--chaos", chaos.string(), "--output", (dir.path() / "out").string()});
+  std::ofstream(chaos)
+      << "events:\n- {atStep: 1, action: explode}\n- {atStep: -2, action: kill, target: local-0}\n";
+  bad = archipelago_program(
+      dir, {"run", spec, "--chaos", chaos.string(), "--output", (dir.path() / "out").string()});
   CHECK(bad.code == 2);
   CHECK(has(bad.output, "chaos.events[0].action"));
   CHECK(has(bad.output, "chaos.events[1].atStep"));
-  bad = archipelago_program(dir, {"run", spec, "--set", "data.train.path=/nowhere/x", "--output", (dir.path() / "out").string()});
+  bad = archipelago_program(dir, {"run", spec, "--set", "data.train.path=/nowhere/x", "--output",
+                                  (dir.path() / "out").string()});
   CHECK(bad.code == 2);
   CHECK(has(bad.output, "/nowhere/x"));
   CHECK_FALSE(fs::exists(dir.path() / "out"));
@@ -155,5 +165,6 @@ TEST_CASE("plan prints the objects of a run") {
   REQUIRE(list.is_object());
   std::map<std::string, int> kinds;
   for (const auto& item : list["items"]) ++kinds[item["kind"].get<std::string>()];
-  CHECK(kinds == std::map<std::string, int>{{"ConfigMap", 1}, {"PersistentVolumeClaim", 1}, {"Pod", 2}, {"Service", 1}});
+  CHECK(kinds == std::map<std::string, int>{
+                     {"ConfigMap", 1}, {"PersistentVolumeClaim", 1}, {"Pod", 2}, {"Service", 1}});
 }

@@ -1,7 +1,7 @@
+#include "operator/local/chaos.h"
+
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
-
-#include "operator/local/chaos.h"
 
 using namespace archipelago;
 using namespace archipelago::op;
@@ -15,7 +15,8 @@ ChaosSchedule schedule(const char* text) {
   if (!parsed) FAIL(parsed.error().message);
   return *parsed;
 }
-ChaosView at(std::int64_t step, std::optional<double> seconds, std::vector<std::string> live = {"us-east-0"}) {
+ChaosView at(std::int64_t step, std::optional<double> seconds,
+             std::vector<std::string> live = {"us-east-0"}) {
   return {step, seconds, std::move(live)};
 }
 }  // namespace
@@ -55,14 +56,16 @@ TEST_CASE("random targets come from the live units, by the seed") {
 }
 
 TEST_CASE("rates are drawn from their seed and end") {
-  auto five = schedule(R"({"events": [{"rate": {"count": 5, "durationSeconds": 120, "startSeconds": 10, "seed": 4},
+  auto five = schedule(
+      R"({"events": [{"rate": {"count": 5, "durationSeconds": 120, "startSeconds": 10, "seed": 4},
                                        "action": "kill", "target": "random"}]})");
   REQUIRE(five.events().size() == 5);
   for (const auto& e : five.events()) {
     CHECK(*e.at_seconds >= 10);
     CHECK(*e.at_seconds <= 130);
   }
-  auto same = schedule(R"({"events": [{"rate": {"count": 5, "durationSeconds": 120, "startSeconds": 10, "seed": 4},
+  auto same = schedule(
+      R"({"events": [{"rate": {"count": 5, "durationSeconds": 120, "startSeconds": 10, "seed": 4},
                                        "action": "kill", "target": "random"}]})");
   CHECK(*same.events()[2].at_seconds == *five.events()[2].at_seconds);
   auto poisson = schedule(R"({"events": [{"rate": {"everySeconds": 1, "durationSeconds": 1000},
@@ -98,11 +101,12 @@ TEST_CASE("every problem is named at once") {
   CHECK(parsed.error().kind == ErrorKind::kInvalid);
   const std::string& text = parsed.error().message;
   for (const char* expected :
-       {"chaos.sed: unknown field", "chaos.events[0].atStep: given -1", "chaos.events[1]: give exactly one",
-        "chaos.events[2]: give exactly one", "chaos.events[3].action: given \"explode\"",
-        "chaos.events[4].target: given \"mars-0\"", "chaos.events[5].factor: missing", "chaos.events[5].seconds: missing",
-        "chaos.events[6].datacenter: given \"moon\"", "chaos.events[7].action", "chaos.events[8].rate: give count",
-        "chaos.events[9]: expected a mapping"}) {
+       {"chaos.sed: unknown field", "chaos.events[0].atStep: given -1",
+        "chaos.events[1]: give exactly one", "chaos.events[2]: give exactly one",
+        "chaos.events[3].action: given \"explode\"", "chaos.events[4].target: given \"mars-0\"",
+        "chaos.events[5].factor: missing", "chaos.events[5].seconds: missing",
+        "chaos.events[6].datacenter: given \"moon\"", "chaos.events[7].action",
+        "chaos.events[8].rate: give count", "chaos.events[9]: expected a mapping"}) {
     CAPTURE(text, expected);
     CHECK(text.find(expected) != std::string::npos);
   }

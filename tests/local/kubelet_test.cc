@@ -1,4 +1,6 @@
 // The process kubelet against a MemoryCluster, with real processes.
+#include "operator/local/kubelet.h"
+
 #include <filesystem>
 #include <thread>
 
@@ -8,7 +10,6 @@
 #include "common/base/files.h"
 #include "operator/api/json.h"
 #include "operator/api/labels.h"
-#include "operator/local/kubelet.h"
 
 using namespace archipelago;
 using namespace archipelago::op;
@@ -39,27 +40,33 @@ class World {
     options.launcher = kBin + "/archipelago-launch";
     options.nodes = {{"node-a", "a", cpu}, {"node-b", "b", cpu_b}};
     options.base_env = inherited_environment();
-    kubelet_ = std::make_unique<Kubelet>(cluster_, clock_, cgroups_, *pool, Logger::null(), options);
+    kubelet_ =
+        std::make_unique<Kubelet>(cluster_, clock_, cgroups_, *pool, Logger::null(), options);
     REQUIRE(kubelet_->start());
   }
 
-  json pod(const std::string& name, std::vector<std::string> args, const std::string& datacenter = "a") {
-    json out = {{"apiVersion", "v1"},
-                {"kind", "Pod"},
-                {"metadata",
-                 {{"name", name},
-                  {"namespace", "default"},
-                  {"labels", {{kLabelUnit, name}, {kLabelRole, kRoleLearner}, {kLabelDatacenter, datacenter}, {kLabelRun, "r"}}}}},
-                {"spec",
-                 {{"restartPolicy", "Never"},
-                  {"terminationGracePeriodSeconds", 1},
-                  {"nodeSelector", {{kNodeLabelDatacenter, datacenter}}},
-                  {"containers",
-                   json::array({{{"name", "main"},
-                                 {"image", "test"},
-                                 {"command", {"archipelago_test_child"}},
-                                 {"args", args},
-                                 {"terminationMessagePolicy", "FallbackToLogsOnError"}}})}}}};
+  json pod(const std::string& name, std::vector<std::string> args,
+           const std::string& datacenter = "a") {
+    json out = {
+        {"apiVersion", "v1"},
+        {"kind", "Pod"},
+        {"metadata",
+         {{"name", name},
+          {"namespace", "default"},
+          {"labels",
+           {{kLabelUnit, name},
+            {kLabelRole, kRoleLearner},
+            {kLabelDatacenter, datacenter},
+            {kLabelRun, "r"}}}}},
+        {"spec",
+         {{"restartPolicy", "Never"},
+          {"terminationGracePeriodSeconds", 1},
+          {"nodeSelector", {{kNodeLabelDatacenter, datacenter}}},
+          {"containers", json::array({{{"name", "main"},
+                                       {"image", "test"},
+                                       {"command", {"archipelago_test_child"}},
+                                       {"args", args},
+                                       {"terminationMessagePolicy", "FallbackToLogsOnError"}}})}}}};
     return out;
   }
   void create(const json& object) {
@@ -131,10 +138,12 @@ TEST_CASE("a pod runs and ends with its exit code, log and message") {
 TEST_CASE("a pod gets an address of its own and its folders") {
   World world;
   json pod = world.pod("a", {"env", "/var/lib/x"});
-  pod["spec"]["volumes"] = json::parse(R"([{"name": "c", "persistentVolumeClaim": {"claimName": "claim"}}])");
-  pod["spec"]["containers"][0]["volumeMounts"] = json::parse(R"([{"name": "c", "mountPath": "/var/lib"}])");
-  pod["spec"]["containers"][0]["env"] =
-      json::parse(R"([{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}])");
+  pod["spec"]["volumes"] =
+      json::parse(R"([{"name": "c", "persistentVolumeClaim": {"claimName": "claim"}}])");
+  pod["spec"]["containers"][0]["volumeMounts"] =
+      json::parse(R"([{"name": "c", "mountPath": "/var/lib"}])");
+  pod["spec"]["containers"][0]["env"] = json::parse(
+      R"([{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}])");
   world.create(pod);
   REQUIRE(world.reaches("a", "Succeeded"));
   CHECK(world.logged("a", "arg " + (world.dir_.path() / "volumes/claim/x").string()));
@@ -176,16 +185,18 @@ TEST_CASE("a killed process fails its pod") {
 
 TEST_CASE("liveness: silence and a stopped process are killed, health is not") {
   World world;
-  for (const auto& [name, answers] : std::map<std::string, std::string>{{"well", "1000000"}, {"silent", "2"}, {"hung", "1000000"}}) {
+  for (const auto& [name, answers] : std::map<std::string, std::string>{
+           {"well", "1000000"}, {"silent", "2"}, {"hung", "1000000"}}) {
     json pod = world.pod(name, {"serve", "$(IP)", std::to_string(kPort), answers});
-    pod["spec"]["containers"][0]["env"] =
-        json::parse(R"([{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}])");
+    pod["spec"]["containers"][0]["env"] = json::parse(
+        R"([{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}])");
     pod["spec"]["containers"][0]["livenessProbe"] = liveness(2);
     pod["spec"]["containers"][0]["readinessProbe"] = liveness(1);
     if (name == "silent") pod["spec"]["containers"][0].erase("readinessProbe");
     world.create(pod);
   }
-  REQUIRE(eventually([&] { return world.condition("hung", "Ready") && world.condition("well", "Ready"); }));
+  REQUIRE(eventually(
+      [&] { return world.condition("hung", "Ready") && world.condition("well", "Ready"); }));
   REQUIRE(world.kubelet_->hang("hung"));
   REQUIRE(world.reaches("hung", "Failed"));
   CHECK(world.terminated("hung")["exitCode"] == 137);
@@ -213,7 +224,8 @@ TEST_CASE("what is missing is a waiting reason, and is retried") {
   World world;
   json pod = world.pod("configured", {"exit", "0"});
   pod["spec"]["volumes"] = json::parse(R"([{"name": "s", "configMap": {"name": "later"}}])");
-  pod["spec"]["containers"][0]["volumeMounts"] = json::parse(R"([{"name": "s", "mountPath": "/etc/a"}])");
+  pod["spec"]["containers"][0]["volumeMounts"] =
+      json::parse(R"([{"name": "s", "mountPath": "/etc/a"}])");
   world.create(pod);
   json binary = world.pod("binary", {});
   binary["spec"]["containers"][0]["command"] = {"no-such-program"};

@@ -1,10 +1,11 @@
+#include "operator/local/pod_launch.h"
+
 #include <set>
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "operator/local/addresses.h"
-#include "operator/local/pod_launch.h"
 #include "operator/local/pod_status.h"
 
 using namespace archipelago;
@@ -19,7 +20,8 @@ LaunchContext context() {
   c.pod_ip = "127.77.3.5";
   c.addresses = dns_names("islands-outer", "default", "127.77.3.1");
   c.config_map = [](const std::string& name) -> Result<json> {
-    if (name == "islands-spec") return json{{"spec.json", R"({"a": "/var/lib/archipelago/x", "b": "/tmp/y"})"}};
+    if (name == "islands-spec")
+      return json{{"spec.json", R"({"a": "/var/lib/archipelago/x", "b": "/tmp/y"})"}};
     return fail(ErrorKind::kNotFound, "configmap \"" + name + "\" not found");
   };
   c.base_env = {{"PATH", "/bin"}};
@@ -54,17 +56,19 @@ TEST_CASE("a pod becomes a process: names, folders, addresses, limits") {
   auto launch = plan_launch(learner_pod(), context());
   if (!launch) FAIL(launch.error().message);
   CHECK(launch->program == "archipelago-learner");
-  CHECK(launch->args == std::vector<std::string>{
-                            "--spec=/run/dir/pods/islands-us-east-0-i2/volumes/spec/spec.json", "--outer",
-                            "http://127.77.3.1:8470", "--unit=us-east-0", "--admin=127.77.3.5:8472",
-                            "--state=/run/dir/volumes/islands-outer-1234abcd/inner"});
+  CHECK(launch->args ==
+        std::vector<std::string>{"--spec=/run/dir/pods/islands-us-east-0-i2/volumes/spec/spec.json",
+                                 "--outer", "http://127.77.3.1:8470", "--unit=us-east-0",
+                                 "--admin=127.77.3.5:8472",
+                                 "--state=/run/dir/volumes/islands-outer-1234abcd/inner"});
   CHECK(launch->env.at("POD_IP") == "127.77.3.5");
   CHECK(launch->env.at("OUTER") == "127.77.3.1:8470");
   CHECK(launch->env.at("OMP_NUM_THREADS") == "2");
   CHECK(launch->env.at("PATH") == "/bin");
   REQUIRE(launch->files.size() == 1);
   CHECK(launch->files[0].first == "/run/dir/pods/islands-us-east-0-i2/volumes/spec/spec.json");
-  CHECK(launch->files[0].second == R"({"a": "/run/dir/volumes/islands-outer-1234abcd/x", "b": "/tmp/y"})");
+  CHECK(launch->files[0].second ==
+        R"({"a": "/run/dir/volumes/islands-outer-1234abcd/x", "b": "/tmp/y"})");
   CHECK(launch->cpu_limit == 1.5);
   CHECK(launch->memory_limit == std::int64_t{2} << 30);
   CHECK(launch->grace == seconds(7));
@@ -84,7 +88,8 @@ TEST_CASE("what a local run can't give a pod is an error with a name") {
   CHECK(launch.error().kind == ErrorKind::kNotFound);
   CHECK(launch.error().message.find("absent") != std::string::npos);
   pod = learner_pod();
-  pod["spec"]["containers"][0]["env"] = json::parse(R"([{"name": "S", "valueFrom": {"secretKeyRef": {"name": "s"}}}])");
+  pod["spec"]["containers"][0]["env"] =
+      json::parse(R"([{"name": "S", "valueFrom": {"secretKeyRef": {"name": "s"}}}])");
   launch = plan_launch(pod, context());
   REQUIRE_FALSE(launch);
   CHECK(launch.error().kind == ErrorKind::kUnsupported);
@@ -94,11 +99,13 @@ TEST_CASE("only whole host names and paths are rewritten") {
   const auto names = dns_names("a-outer", "default", "127.77.0.1");
   CHECK(rewrite_hosts("--run=a-outer", names) == "--run=a-outer");
   CHECK(rewrite_hosts("a-outer:1,ba-outer:1", names) == "127.77.0.1:1,ba-outer:1");
-  CHECK(rewrite_hosts("http://a-outer.default.svc.cluster.local/x", names) == "http://127.77.0.1/x");
+  CHECK(rewrite_hosts("http://a-outer.default.svc.cluster.local/x", names) ==
+        "http://127.77.0.1/x");
   CHECK(rewrite_hosts("a-outer.default.svc", names) == "127.77.0.1");
   CHECK(rewrite_hosts("a-outer-i1", names) == "a-outer-i1");
   const std::map<std::string, std::string> mounts{{"/data", "/m"}};
-  CHECK(rewrite_paths("/etc/a/f", {{"/etc/a", "/tmp/run/a"}, {"/tmp", "/tmp/run/tmp"}}) == "/tmp/run/a/f");
+  CHECK(rewrite_paths("/etc/a/f", {{"/etc/a", "/tmp/run/a"}, {"/tmp", "/tmp/run/tmp"}}) ==
+        "/tmp/run/a/f");
   CHECK(rewrite_paths("/data", mounts) == "/m");
   CHECK(rewrite_paths("--a=/data/b", mounts) == "--a=/m/b");
   CHECK(rewrite_paths("/x/data/b", mounts) == "/x/data/b");
@@ -145,7 +152,8 @@ TEST_CASE("the status of a pod reads as a kubelet's") {
   state.container.ready = true;
   state.container.started = t0;
   status = pod_status(state, status, t0 + std::chrono::seconds(1));
-  set_pod_condition(status, "DisruptionTarget", true, "EvictionByEvictionAPI", "", t0 + std::chrono::seconds(2));
+  set_pod_condition(status, "DisruptionTarget", true, "EvictionByEvictionAPI", "",
+                    t0 + std::chrono::seconds(2));
   CHECK(status["phase"] == "Running");
   CHECK(status["conditions"][0]["status"] == "True");
 
@@ -163,7 +171,8 @@ TEST_CASE("the status of a pod reads as a kubelet's") {
   bool kept = false;
   for (const auto& c : last["conditions"]) {
     if (c["type"] == "DisruptionTarget") kept = c["status"] == "True";
-    if (c["type"] == "PodScheduled") CHECK(c["lastTransitionTime"] == format_wall(t0 + std::chrono::seconds(1)));
+    if (c["type"] == "PodScheduled")
+      CHECK(c["lastTransitionTime"] == format_wall(t0 + std::chrono::seconds(1)));
   }
   CHECK(kept);
 }

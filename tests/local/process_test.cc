@@ -1,15 +1,15 @@
+#include "operator/local/process.h"
+
 #include <chrono>
 #include <csignal>
 #include <fstream>
 #include <thread>
-
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
 
 #include "common/base/files.h"
 #include "operator/local/cgroup.h"
-#include "operator/local/process.h"
 
 using namespace archipelago;
 using namespace archipelago::op;
@@ -53,7 +53,8 @@ char state_of(pid_t pid) {
 }
 
 pid_t child_of(pid_t parent) {
-  std::ifstream in("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
+  std::ifstream in("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) +
+                   "/children");
   pid_t found = 0;
   in >> found;
   return found;

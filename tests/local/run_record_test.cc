@@ -1,3 +1,5 @@
+#include "operator/local/run_record.h"
+
 #include <cstdlib>
 #include <fstream>
 
@@ -6,7 +8,6 @@
 
 #include "operator/local/dashboard.h"
 #include "operator/local/report.h"
-#include "operator/local/run_record.h"
 
 using namespace archipelago::op;
 using nlohmann::json;
@@ -30,21 +31,28 @@ struct Feeder {
       sample.outer_incarnation = 1;
       json units = json::array();
       for (auto& [name, spent] : busy) {
-        UnitSample unit{.name = name, .datacenter = "a", .incarnation = 1, .state = IslandState::kDown};
+        UnitSample unit{
+            .name = name, .datacenter = "a", .incarnation = 1, .state = IslandState::kDown};
         if (name != down) {
           spent += 0.25;
           unit.state = IslandState::kStepping;
           unit.seconds_in_steps = spent;
           unit.steps = static_cast<std::int64_t>(spent * 4);
         }
-        units.push_back({{"name", name}, {"stepSecondsTotal", spent}, {"steps", static_cast<int>(spent * 4)},
-                         {"exchangeSecondsTotal", spent * 0.01}, {"mergedRounds", 3}, {"recoverySeconds", {0.5}}});
+        units.push_back({{"name", name},
+                         {"stepSecondsTotal", spent},
+                         {"steps", static_cast<int>(spent * 4)},
+                         {"exchangeSecondsTotal", spent * 0.01},
+                         {"mergedRounds", 3},
+                         {"recoverySeconds", {0.5}}});
         sample.units.push_back(unit);
       }
       ++step;
       merged += down.empty() ? 200 : 100;
-      const json document = {{"globalStep", step}, {"budget", 10'000}, {"mergedTokens", merged}, {"units", units},
-                             {"loss", 2.5}, {"tokens", 7}, {"meanParticipants", 1.9}, {"rounds", step}, {"runId", "r"}};
+      const json document = {
+          {"globalStep", step},      {"budget", 10'000}, {"mergedTokens", merged},
+          {"units", units},          {"loss", 2.5},      {"tokens", 7},
+          {"meanParticipants", 1.9}, {"rounds", step},   {"runId", "r"}};
       sample.outer = outer ? &document : nullptr;
       record.observe(sample);
     }
@@ -100,9 +108,10 @@ TEST_CASE("the summary has what the documentation lists, and survives a restart"
   auto loaded = RunRecord::load(json::parse(f.record.save().dump()));
   REQUIRE(loaded);
   for (const json& s : {f.record.summary(status), loaded->summary(status)}) {
-    for (const char* key : {"phase", "globalStep", "tokens", "mergedFraction", "trainLoss", "validationLoss", "goodput",
-                            "usefulGoodput", "uptime", "elapsedSeconds", "bytesUp", "bytesDown", "exchangeOverhead",
-                            "learners", "outerOptimizer"}) {
+    for (const char* key :
+         {"phase", "globalStep", "tokens", "mergedFraction", "trainLoss", "validationLoss",
+          "goodput", "usefulGoodput", "uptime", "elapsedSeconds", "bytesUp", "bytesDown",
+          "exchangeOverhead", "learners", "outerOptimizer"}) {
       CAPTURE(key);
       CHECK(s.contains(key));
     }
@@ -113,17 +122,22 @@ TEST_CASE("the summary has what the documentation lists, and survives a restart"
     CHECK(s["outerOptimizer"]["incarnations"] == 2);
     CHECK(s["globalStep"] == 24);
   }
-  CHECK_FALSE(RunRecord::load(json::parse(R"({"version": 1, "units": {"a": {"own": [[1, "x", 2, 3, 4]]}}})")));
+  CHECK_FALSE(RunRecord::load(
+      json::parse(R"({"version": 1, "units": {"a": {"own": [[1, "x", 2, 3, 4]]}}})")));
   CHECK_FALSE(RunRecord::load(json::parse("7")));
 }
 
 TEST_CASE("metrics tolerate a torn line, a repeated step and many lines") {
   std::string text;
   for (int i = 1; i <= 10'000; ++i)
-    text += json({{"t", i}, {"loss", 3.0}, {"participants", 4}, {"bytesUp", 100 * i}}).dump() + "\n";
-  text += R"({"t": 9999, "loss": 1.5, "validationLoss": 1.25, "validationStep": 9990, "bytesUp": 999950})" "\n"
-          R"({"t": 10000, "loss": 1.5, "validationLoss": 1.25, "validationStep": 9990, "bytesUp": 1000100})" "\n"
-          R"({"t": 1)";
+    text +=
+        json({{"t", i}, {"loss", 3.0}, {"participants", 4}, {"bytesUp", 100 * i}}).dump() + "\n";
+  text +=
+      R"({"t": 9999, "loss": 1.5, "validationLoss": 1.25, "validationStep": 9990, "bytesUp": 999950})"
+      "\n"
+      R"({"t": 10000, "loss": 1.5, "validationLoss": 1.25, "validationStep": 9990, "bytesUp": 1000100})"
+      "\n"
+      R"({"t": 1)";
   const auto points = read_metrics(text, 100);
   CHECK(points.size() <= 103);
   CHECK(points[1].bytes_up == 100.0);
@@ -142,10 +156,12 @@ TEST_CASE("the report holds its data and can't be broken by it") {
   f.run(1, "a-1");
   std::vector<MetricPoint> metrics;
   for (int i = 1; i <= 200; ++i)
-    metrics.push_back({i, 5.0 - 0.012 * i, i % 20 == 0 ? std::optional(4.9 - 0.012 * i) : std::nullopt, i,
+    metrics.push_back({i, 5.0 - 0.012 * i,
+                       i % 20 == 0 ? std::optional(4.9 - 0.012 * i) : std::nullopt, i,
                        i % 7 ? 2.0 : 1.0, 4000.0 + i, 8000.0});
-  const std::string page = render_report("demo", f.record.summary(json::object()), f.record, metrics,
-                                         {{1.0, "a-1", "</script><b>kill</b>", true}, {2.0, "", "done", false}});
+  const std::string page =
+      render_report("demo", f.record.summary(json::object()), f.record, metrics,
+                    {{1.0, "a-1", "</script><b>kill</b>", true}, {2.0, "", "done", false}});
   CHECK(page.find("\"@DATA@\"") == std::string::npos);
   CHECK(page.find("</script><b>") == std::string::npos);
   CHECK(page.find("http-equiv") == std::string::npos);
@@ -163,8 +179,11 @@ TEST_CASE("the dashboard fits its terminal and says what is going on") {
   s.steps_per_second = 4.0;
   s.loss = 2.25;
   s.outer_phase = "running";
-  s.datacenters = {{"us-east", true, {{"us-east-0", "Stepping", 1, 512, 1800, ""}, {"us-east-1", "Backoff", 3, 7, 0, "in 3 s"}}},
-                   {"eu-west", false, {{"eu-west-0", "Unreachable", 1, 100, 0, "NodeNotReady \x1b[2J evil"}}}};
+  s.datacenters = {
+      {"us-east",
+       true,
+       {{"us-east-0", "Stepping", 1, 512, 1800, ""}, {"us-east-1", "Backoff", 3, 7, 0, "in 3 s"}}},
+      {"eu-west", false, {{"eu-west-0", "Unreachable", 1, 100, 0, "NodeNotReady \x1b[2J evil"}}}};
   for (int i = 0; i < 40; ++i) s.events.push_back("event " + std::to_string(i));
   for (const int width : {20, 40, 80, 200}) {
     for (const bool color : {false, true}) {
@@ -178,8 +197,8 @@ TEST_CASE("the dashboard fits its terminal and says what is going on") {
   }
   std::string text;
   for (const auto& line : render_dashboard(s, 120, 24, false)) text += line + "\n";
-  for (const char* expected : {"step 512/1024", "50%", "2:08 left", "1:02:05", "us-east-1", "Backoff", "#3", "node lost",
-                               "loss 2.2500", "event 39"}) {
+  for (const char* expected : {"step 512/1024", "50%", "2:08 left", "1:02:05", "us-east-1",
+                               "Backoff", "#3", "node lost", "loss 2.2500", "event 39"}) {
     CAPTURE(text, expected);
     CHECK(text.find(expected) != std::string::npos);
   }

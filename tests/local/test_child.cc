@@ -1,6 +1,7 @@
 // A pod's process for tests, without a shell: one mode a behaviour.
-//   exit N | abort | sleep | ignore-term | spawn (a grandchild in its group) | env NAME | allocate MIB | spin
-//   term-exit N (SIGTERM: exits N) | serve HOST PORT [N] (healthz; silent, but alive, after N answers) | message FILE TEXT N
+//   exit N | abort | sleep | ignore-term | spawn (a grandchild in its group) | env NAME | allocate
+//   MIB | spin term-exit N (SIGTERM: exits N) | serve HOST PORT [N] (healthz; silent, but alive,
+//   after N answers) | message FILE TEXT N
 #include <arpa/inet.h>
 #include <csignal>
 #include <cstdio>
@@ -75,7 +76,9 @@ int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::vector<std::string> args(argv + 1, argv + argc);
   const std::string mode = args.empty() ? "" : args[0];
-  const auto number = [&](std::size_t i) { return args.size() > i ? std::atoi(args[i].c_str()) : 0; };
+  const auto number = [&](std::size_t i) {
+    return args.size() > i ? std::atoi(args[i].c_str()) : 0;
+  };
   std::printf("mode %s\n", mode.c_str());
   if (mode == "exit") return number(1);
   if (mode == "abort") std::abort();
@@ -99,7 +102,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (mode == "allocate") return allocate(static_cast<std::size_t>(number(1)));
-  if (mode == "serve") return serve(args.at(1).c_str(), number(2), args.size() > 3 ? number(3) : 1 << 30);
+  if (mode == "serve")
+    return serve(args.at(1).c_str(), number(2), args.size() > 3 ? number(3) : 1 << 30);
   if (mode == "message") return message(args.at(1).c_str(), args.at(2).c_str(), number(3));
   return 64;
 }

@@ -1,0 +1,161 @@
+// `archipelago run` as a user has it: real daemons, real faults. Needs archipelago-learner
+// (libtorch).
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <thread>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "common/base/files.h"
+#include "common/base/rng.h"
+#include "operator/local/process.h"
+
+using namespace archipelago;
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+const fs::path kBin = ARCHIPELAGO_BIN_DIR;
+
+class Runner {
+ public:
+  Runner() {
+    Rng rng(1);
+    const char* words[] = {"island ", "ocean ", "never ", "waits ", "for ", "another. "};
+    for (const char* name : {"train.txt", "val.txt"}) {
+      std::ofstream out(dir_.path() / name);
+      for (int i = 0; i < 20'000; ++i) out << words[rng.below(6)];
+    }
+  }
+
+  op::Process start(const std::string& budget, std::vector<std::string> more = {}) {
+    op::ProcessSpec spec;
+    spec.executable = kBin / "archipelago";
+    spec.env = {{"PATH", "/usr/bin:/bin"}};
+    spec.args = {"run",
+                 (fs::path(ARCHIPELAGO_SOURCE_DIR) / "examples/one-island.yaml").string(),
+                 "--plain",
+                 "--output",
+                 out().string(),
+                 "--set",
+                 "data.train.path=" + (dir_.path() / "train.txt").string(),
+                 "--set",
+                 "data.validation.main.path=" + (dir_.path() / "val.txt").string(),
+                 "--set",
+                 "budget.globalSteps=" + budget};
+    spec.args.insert(spec.args.end(), more.begin(), more.end());
+    spec.log_path = dir_.path() / "console.txt";
+    auto process = op::Process::spawn(spec);
+    REQUIRE(process);
+    return std::move(*process);
+  }
+
+  [[nodiscard]] fs::path out() const { return dir_.path() / "out"; }
+  [[nodiscard]] std::string console() const {
+    return read_file(dir_.path() / "console.txt").value_or(std::string());
+  }
+  [[nodiscard]] json summary() const {
+    return json::parse(read_file(out() / "summary.json").value_or(std::string()), nullptr, false);
+  }
+  [[nodiscard]] bool reaches(int steps) const {
+    for (int i = 0; i < 600; ++i) {
+      const std::string tape = read_file(out() / "metrics.jsonl").value_or(std::string());
+      if (std::count(tape.begin(), tape.end(), '\n') >= steps) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    return false;
+  }
+
+  TempDir dir_;
+};
+
+// The pids that the events name.
+std::vector<pid_t> started(const std::string& console) {
+  std::vector<pid_t> out;
+  const std::regex pattern("\\(process ([0-9]+)\\)");
+  for (std::sregex_iterator i(console.begin(), console.end(), pattern), end; i != end; ++i)
+    out.push_back(std::stoi((*i)[1]));
+  return out;
+}
+
+bool all_gone(const std::vector<pid_t>& pids) {
+  for (int i = 0; i < 500; ++i) {
+    if (std::all_of(pids.begin(), pids.end(), [](pid_t pid) { return ::kill(pid, 0) != 0; }))
+      return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a run succeeds although an island and the outer optimizer are killed") {
+  Runner runner;
+  const fs::path chaos = runner.dir_.path() / "chaos.yaml";
+  std::ofstream(chaos) << "events:\n"
+                          "- {atStep: 20, action: kill, target: local-1}\n"
+                          "- {atStep: 60, action: kill, target: outer-optimizer}\n";
+  const std::vector<std::string> more{
+      "--chaos", chaos.string(), "--set", "datacenters[0].learnerUnits=2", "--cpus", "2"};
+  auto process = runner.start("200", more);
+  const int code = process.wait().code;
+  CAPTURE(runner.console());
+  REQUIRE(code == 0);
+  const json summary = runner.summary();
+  CHECK(summary["phase"] == "Succeeded");
+  CHECK(summary["globalStep"] == 200);
+  CHECK(summary["outerOptimizer"]["incarnations"] == 2);
+  CHECK(summary["goodput"].get<double>() > 0);
+  REQUIRE(summary["learners"].size() == 2);
+  CHECK(summary["learners"][1]["name"] == "local-1");
+  CHECK(summary["learners"][1]["incarnations"] == 2);
+  CHECK(summary["learners"][1]["restarts"] == 1);
+  CHECK(summary["validationLoss"].get<double>() < 4);
+  for (const char* file : {"report.html", "events.jsonl", "metrics.jsonl", "model/config.json",
+                           "model/model.safetensors", "checkpoints"}) {
+    CAPTURE(file);
+    CHECK(fs::exists(runner.out() / file));
+  }
+  CHECK(runner.console().find("A sample of the model:") != std::string::npos);
+  CHECK(all_gone(started(runner.console())));
+  auto again = runner.start("200", more);
+  CHECK(again.wait().code == 0);
+  CHECK(runner.console().find("has ended already: Succeeded") != std::string::npos);
+}
+
+TEST_CASE("a run that was stopped, or killed, goes on where it was") {
+  Runner runner;
+  auto first = runner.start("3000");
+  REQUIRE(runner.reaches(30));
+  first.signal(SIGINT);
+  CHECK(first.wait().code == 130);
+  CHECK(all_gone(started(runner.console())));
+  const auto at_stop = runner.summary()["globalStep"].get<std::int64_t>();
+  CHECK(at_stop >= 30);
+
+  auto second = runner.start("3000");
+  REQUIRE(runner.reaches(static_cast<int>(at_stop) + 30));
+  ::kill(second.pid(), SIGKILL);
+  CHECK(second.wait().signal == SIGKILL);
+  CHECK(all_gone(started(runner.console())));  // nobody outlives the process that counts them
+
+  const int budget = static_cast<int>(at_stop) + 100;
+  auto refused = runner.start(std::to_string(budget));
+  CHECK(refused.wait().code == 2);
+  CHECK(runner.console().find("spec.budget (it may only rise)") != std::string::npos);
+  auto third = runner.start("3000", {"--set", "inner.learningRate=1e-4"});
+  CHECK(third.wait().code == 2);
+  CHECK(runner.console().find("spec.inner") != std::string::npos);
+  auto last = runner.start("3001");
+  REQUIRE(runner.reaches(static_cast<int>(at_stop) + 80));
+  last.signal(SIGINT);
+  CHECK(last.wait().code == 130);
+  CHECK(runner.summary()["globalStep"].get<std::int64_t>() > at_stop + 40);
+}
