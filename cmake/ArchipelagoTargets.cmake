@@ -81,7 +81,7 @@ function(archipelago_test name)
     ARCHIPELAGO_SOURCE_DIR="${CMAKE_SOURCE_DIR}" ARCHIPELAGO_BIN_DIR="${CMAKE_BINARY_DIR}/bin"
     CATCH_CONFIG_ENABLE_BENCHMARKING)
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 300)
   endif()
   include(/usr/lib/cmake/Catch2/Catch.cmake OPTIONAL)
   catch_discover_tests(${name} TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
