@@ -52,7 +52,7 @@ FragmentStore::FragmentStore(const diloco::Layout& layout,
     : fragmentation_(fragmentation),
       history_limit_(4 * static_cast<std::uint64_t>(layout.elements())),
       pool_(threads),
-      gradient_(Buffer::of_floats(fragmentation.max_elements())) {
+      gradient_(buffers_->take(as_size(fragmentation.max_elements()) * sizeof(float))) {
   for (const auto& tensor : layout.tensors()) classes_.push_back(tensor.merge_class);
   for (const auto& fragment : fragmentation_.fragments()) {
     Part fresh;
@@ -104,7 +104,7 @@ void FragmentStore::adopt(FragmentId p, GlobalStep version) {
 void FragmentStore::merge_tensor(const diloco::FragmentTensor& tensor, const TensorPlan& plan,
                                  std::span<const MergeInput> members) {
   const std::size_t total = as_size(tensor.elements);
-  const std::span<float> sum = gradient_.floats().subspan(as_size(tensor.offset), total);
+  const std::span<float> sum = gradient_->floats().subspan(as_size(tensor.offset), total);
   const std::size_t tiles = tiles_of(total);
   const bool needs_norm = plan.radial && !plan.rules.identity;
   std::vector<double> partial(needs_norm ? tiles : 0, 0.0);
@@ -130,6 +130,13 @@ void FragmentStore::merge_tensor(const diloco::FragmentTensor& tensor, const Ten
   scale_[plan.slot] = needs_norm ? static_cast<float>(diloco::rda_scale(plan.rules, norm2)) : 1.0F;
 }
 
+void FragmentStore::reserve_gradient(FragmentId p) {
+  const std::size_t bytes = as_size(fragmentation_[p].elements) * sizeof(float);
+  if (gradient_ != nullptr && gradient_->size() == bytes) return;
+  gradient_.reset();  // into the pool first: it may be the one that comes back
+  gradient_ = buffers_->take(bytes);
+}
+
 Result<bool> FragmentStore::prepare(FragmentId p, std::span<const MergeInput> members,
                                     bool radial) {
   const diloco::Fragment& fragment = fragmentation_[p];
@@ -153,6 +160,7 @@ Result<bool> FragmentStore::prepare(FragmentId p, std::span<const MergeInput> me
   }
   if (!diloco::mean_coefficients(weights).any) return false;
 
+  reserve_gradient(p);
   scale_.assign(fragment.tensors.size(), 1.0F);
   std::vector<double> norms(members.size());
   for (std::size_t slot = 0; slot < fragment.tensors.size(); ++slot) {
@@ -181,7 +189,7 @@ Result<bool> FragmentStore::prepare(FragmentId p, std::span<const MergeInput> me
 
 void FragmentStore::gradient(std::int64_t first, std::span<float> out) const {
   ARCH_CHECK(gradient_of_.value >= 0);
-  const std::span<const float> sum = gradient_.floats();
+  const std::span<const float> sum = std::as_const(*gradient_).floats();
   const auto& tensors = fragmentation_[gradient_of_].tensors;
   // The tensor that `first` lies in.
   std::size_t slot = static_cast<std::size_t>(
@@ -201,9 +209,10 @@ void FragmentStore::gradient(std::int64_t first, std::span<float> out) const {
 }
 
 std::span<float> FragmentStore::load_gradient(FragmentId p) {
+  reserve_gradient(p);
   gradient_of_ = p;
   scale_.assign(fragmentation_[p].tensors.size(), 1.0F);
-  return gradient_.floats().first(as_size(fragmentation_[p].elements));
+  return gradient_->floats();
 }
 
 namespace {
@@ -213,11 +222,10 @@ struct TensorStep {
   const OuterRules& rules;
   bool update = false;
   float scale = 1.0F;
-  std::span<const float> gradient;
   std::span<float> momentum, master;
   std::span<const float> old_published;
-  std::span<float> new_published;
-  std::span<std::byte> encoded;  // empty with an exact downlink
+  std::span<float> new_published;  // holds the gradient until its tile is written
+  std::span<std::byte> encoded;    // empty with an exact downlink
 
   // Elements [first, first + n), n <= kTile: outer step, delta against the published copy, the new
   // published copy.
@@ -227,7 +235,7 @@ struct TensorStep {
     const std::span<float> work(scratch.data(), n);
     const std::span<float> values = master.subspan(first, n);
     if (update) {
-      std::memcpy(work.data(), gradient.data() + first, n * sizeof(float));
+      std::memcpy(work.data(), new_published.data() + first, n * sizeof(float));
       if (scale != 1.0F) codec::scale_inplace(work, scale);
       codec::outer_step(rules.step, work, momentum.subspan(first, n), values);
     }
@@ -257,7 +265,11 @@ std::uint64_t FragmentStore::apply(FragmentId p, GlobalStep version, const Outer
   const bool delta = rules.downlink != codec::Codec::kFp32;
   const std::vector<std::uint64_t> offsets = payload_offsets(fragment, rules.downlink);
   auto encoded = delta ? std::make_shared<Buffer>(offsets.back()) : nullptr;
-  std::shared_ptr<Buffer> next = buffers_->take(target.published->size());
+  // The new published copy grows in the gradient's own buffer, tile by tile: a fragment less of
+  // memory and of fresh pages.
+  if (!update) reserve_gradient(p);
+  std::shared_ptr<Buffer> next = std::exchange(gradient_, nullptr);
+  gradient_of_ = FragmentId(-1);
 
   for (std::size_t slot = 0; slot < fragment.tensors.size(); ++slot) {
     const std::size_t begin = as_size(fragment.tensors[slot].offset);
@@ -266,7 +278,6 @@ std::uint64_t FragmentStore::apply(FragmentId p, GlobalStep version, const Outer
         rules,
         update,
         update ? scale_[slot] : 1.0F,
-        std::as_const(gradient_).floats().subspan(begin, total),
         target.momentum.floats().subspan(begin, total),
         target.master.floats().subspan(begin, total),
         std::as_const(*target.published).floats().subspan(begin, total),

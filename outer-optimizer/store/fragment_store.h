@@ -98,8 +98,9 @@ class FragmentStore {
   [[nodiscard]] std::span<float> load_gradient(FragmentId p);
 
   // Pass 2: outer step on master and momentum, delta encoded against the published copy, published
-  // += decoded, frame kept, version set. Without `update` the outer step is left out (a round in
-  // which nobody counted). Cannot fail. Returns the payload bytes of the new frame.
+  // += decoded, frame kept, version set. Uses the prepared gradient up. Without `update` the outer
+  // step is left out (a round in which nobody counted). Cannot fail. Returns the payload bytes of
+  // the new frame.
   std::uint64_t apply(FragmentId p, GlobalStep version, const OuterRules& rules, bool update,
                       std::string meta);
   // Final publication: published := master, a keyframe of `version`, for every fragment; history is
@@ -136,6 +137,7 @@ class FragmentStore {
   [[nodiscard]] const Part& part(FragmentId p) const {
     return parts_[static_cast<std::size_t>(p.value)];
   }
+  void reserve_gradient(FragmentId p);  // gradient_: of p's size, content unspecified
   void merge_tensor(const diloco::FragmentTensor& tensor, const TensorPlan& plan,
                     std::span<const MergeInput> members);
   std::uint64_t publish(FragmentId p, GlobalStep version, codec::Codec codec,
@@ -148,10 +150,10 @@ class FragmentStore {
   diloco::Fragmentation fragmentation_;
   std::uint64_t history_limit_ = 0;
   WorkerPool pool_;
-  Buffer gradient_;  // of the largest fragment
+  std::shared_ptr<BufferPool> buffers_ = std::make_shared<BufferPool>();  // published copies
+  std::shared_ptr<Buffer> gradient_;  // apply() makes it the published copy
   FragmentId gradient_of_{-1};
   std::vector<float> scale_;  // of each tensor of the prepared fragment
-  std::shared_ptr<BufferPool> buffers_ = std::make_shared<BufferPool>();  // published copies
 
   mutable std::mutex mutex_;  // versions, published pointers, deltas: what frame() reads
   std::vector<Part> parts_;
