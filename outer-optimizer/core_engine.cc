@@ -358,8 +358,8 @@ std::shared_ptr<const std::string> CoreEngine::status_text() const {
   return status_text_;
 }
 
-diloco::StatusDocument CoreEngine::publish_status(TimePoint now) {
-  diloco::StatusDocument status = core_.status(now);
+void CoreEngine::publish_status(TimePoint now) {
+  const diloco::StatusDocument status = core_.status(now);
   metrics_.status(status, held_.size(), uploads_.budget().used());
   committed_ = status.global_step.value;
   finished_ = core_.finished();
@@ -367,7 +367,6 @@ diloco::StatusDocument CoreEngine::publish_status(TimePoint now) {
   next_status_ = now + kStatusEvery;
   std::lock_guard lock(mutex_);
   status_text_ = std::move(text);
-  return status;
 }
 
 void CoreEngine::layout_known(const diloco::Layout& layout,

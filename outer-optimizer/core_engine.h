@@ -112,7 +112,7 @@ class CoreEngine {
   void start_merge(diloco::StartMerge merge);
   void post_merge(const std::shared_ptr<MergeJob>& job);
   void merged(const std::shared_ptr<MergeJob>& job, const MergeReport& report, TimePoint now);
-  void write_tape_line(const MergeJob& job, const MergeReport& report,
+  void write_tape_line(const MergeJob& job, const MergeReport& report, std::uint64_t published_xxh3,
                        const diloco::StatusDocument& status);
   void checkpoint_if_due(GlobalStep t);
   void checkpoint_ended(const CheckpointResult& result);
@@ -121,7 +121,7 @@ class CoreEngine {
   void publish_final();
   void write_model();
   void layout_known(const diloco::Layout& layout, const diloco::Fragmentation& fragmentation);
-  diloco::StatusDocument publish_status(TimePoint now);
+  void publish_status(TimePoint now);
   void set_no_space(bool on, const std::string& message);
   void retry_in(Duration delay, Event event);
   void fatal(const Error& error);

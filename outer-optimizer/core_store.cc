@@ -152,9 +152,18 @@ void CoreEngine::start_merge(diloco::StartMerge merge) {
 
 void CoreEngine::post_merge(const std::shared_ptr<MergeJob>& job) {
   const bool posted = store_.post([this, job](Store& store) {
-    MergeReport report = run_merge(store, *job);
-    post_internal(
-        [this, job, report = std::move(report)](TimePoint now) { merged(job, report, now); });
+    const auto report = std::make_shared<MergeReport>(run_merge(store, *job));
+    post_internal([this, job, report](TimePoint now) { merged(job, *report, now); });
+    if (!report->status) return;
+    // The digest is a pass over the fragment that no learner needs to wait for.
+    std::uint64_t digest = 0;
+    if (job->fragment != diloco::kNoFragment) {
+      if (const auto published = store.published_digest(FragmentId(job->fragment)))
+        digest = published->xxh3;
+    }
+    post_internal([this, job, report, digest](TimePoint now) {
+      write_tape_line(*job, *report, digest, core_.status(now));
+    });
   });
   if (!posted) fatal({ErrorKind::kInternal, "the store takes no more work"});
 }
@@ -183,7 +192,7 @@ void CoreEngine::merged(const std::shared_ptr<MergeJob>& job, const MergeReport&
   if (no_space_) set_no_space(false, "");
   core_.committed(job->t, job->bytes_up, now);
   if (job->fragment != diloco::kNoFragment) metrics_.merged(report, job->members.size());
-  write_tape_line(*job, report, publish_status(now));
+  publish_status(now);
   checkpoint_if_due(
       job->t);  // before drain() posts the next merge: a checkpoint is exact at its step
   drain(now);
@@ -191,6 +200,7 @@ void CoreEngine::merged(const std::shared_ptr<MergeJob>& job, const MergeReport&
 
 // The event tape and the figures of a run in one: a line for each global step (protocol.md §10).
 void CoreEngine::write_tape_line(const MergeJob& job, const MergeReport& report,
+                                 std::uint64_t published_xxh3,
                                  const diloco::StatusDocument& status) {
   nlohmann::json line{{"t", job.t.value},
                       {"time", format_wall(clock_.wall())},
@@ -211,10 +221,10 @@ void CoreEngine::write_tape_line(const MergeJob& job, const MergeReport& report,
                                {"tokens", member.upload->counters.tokens},
                                {"steps", member.upload->counters.steps}});
   }
-  if (report.published_xxh3 != 0) {
+  if (published_xxh3 != 0) {
     std::array<char, 17> hex{};
     std::snprintf(hex.data(), hex.size(), "%016llx",
-                  static_cast<unsigned long long>(report.published_xxh3));
+                  static_cast<unsigned long long>(published_xxh3));
     line["published"] = hex.data();
   }
   // NaN has no place in JSON: what is unknown is left out.

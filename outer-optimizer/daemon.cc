@@ -96,6 +96,8 @@ Status Daemon::serve() {
   learners.listen = options_.flags.listen;
   learners.threads = options_.limits.threads;
   learners.max_bulk = options_.limits.uploads_at_once;
+  learners.max_connections =
+      8 * options_.limits.units + 64;  // a learner keeps one for each of its purposes
   learners_ = std::make_unique<http::Server>(learners, log_.named("http"));
   add_learner_routes(*learners_, *services_);
   add_upload_route(*learners_, *services_);

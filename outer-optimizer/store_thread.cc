@@ -83,8 +83,6 @@ MergeReport run_merge(Store& store, const MergeJob& job) {
     return report;
   }
   report.outcome = *outcome;
-  if (const auto digest = store.published_digest(request.fragment))
-    report.published_xxh3 = digest->xxh3;
   return report;
 }
 

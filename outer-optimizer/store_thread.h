@@ -34,7 +34,6 @@ struct MergeReport {
   GlobalStep t;
   Status status;
   MergeOutcome outcome;
-  std::uint64_t published_xxh3 = 0;
 };
 
 class StoreThread {
