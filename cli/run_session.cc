@@ -260,14 +260,19 @@ void RunSession::finish() {
   read_status();
   has_model_ = folder_.copy_model(claim());
   *summary_ = record_.summary(stored_training_ ? op::at(*stored_training_, {"status"}) : json());
+  const auto tape =
+      op::read_metrics(read_file(folder_.file("metrics.jsonl")).value_or(std::string()));
+  // The tape knows what was committed between the last look and the end.
+  if (!tape.empty()) (*summary_)["globalStep"] = std::max(record_.global_step(), tape.back().step);
   save();
-  (void)write_file_durably(folder_.file("summary.json"),
-                           summary_->dump(2, ' ', false, json::error_handler_t::replace) + "\n");
-  const auto metrics = read_file(folder_.file("metrics.jsonl"));
+  const std::string text = summary_->dump(2, ' ', false, json::error_handler_t::replace) + "\n";
   const std::string page =
-      op::render_report(training_.name, *summary_, record_,
-                        op::read_metrics(metrics ? *metrics : ""), events_->all());
-  (void)write_file_durably(folder_.file("report.html"), page);
+      op::render_report(training_.name, *summary_, record_, tape, events_->all());
+  for (const auto& [name, content] :
+       {std::pair("summary.json", &text), std::pair("report.html", &page)}) {
+    if (auto written = write_file_durably(folder_.file(name), *content); !written)
+      events_->note("not written: " + written.error().message);
+  }
 }
 
 std::string RunSession::failure() const {
