@@ -207,5 +207,33 @@ TEST_CASE("inner state goes through the spool") {
   CHECK(learner.client().put_bytes("/v1/recovery/e1-2", {}, huge, seconds(10))->status == 413);
 }
 
+TEST_CASE("a torn last line of the tape is ended before the next is written") {
+  const TempDir folder;
+  const auto path = folder.path() / "metrics.jsonl";
+  std::ofstream(path) << "{\"t\":1}\n{\"t\":2,\"lo";
+  for (int t : {3, 4}) {
+    auto lines = LineFile::open(path);
+    REQUIRE(lines);
+    REQUIRE(lines->append({{"t", t}}));
+  }
+  CHECK(*read_file(path) == "{\"t\":1}\n{\"t\":2,\"lo\n{\"t\":3}\n{\"t\":4}\n");
+}
+
+TEST_CASE("settings that this build does not have are refused by name") {
+  config::DecoupledTraining training;
+  training.spec.sync.max_lead = 48;
+  training.spec.datacenters.push_back({});
+  Flags flags;
+  flags.run_id = "r";
+  REQUIRE(make_options(flags, training));
+  training.spec.outer_optimizer.checkpoint.journal = false;
+  CHECK(make_options(flags, training).error().message.find("journal") != std::string::npos);
+  training.spec.outer_optimizer.checkpoint.journal = true;
+  training.spec.sync.embedding_merge = config::MergeRule::kRda;
+  CHECK(make_options(flags, training).error().message.find("embeddingMerge") != std::string::npos);
+  flags.run_id.clear();
+  CHECK(make_options(flags, training).error().kind == ErrorKind::kRefused);
+}
+
 }  // namespace
 }  // namespace archipelago::outer
