@@ -49,21 +49,15 @@ LearnerProcess::LearnerProcess(World& w, int unit_index, std::int64_t incarnatio
 
 void LearnerProcess::start() {
   say_hello();
-  // Heartbeats: repeat progress to show life and to fetch news.
-  auto self = shared_from_this();
-  auto beat = std::make_shared<std::function<void()>>();
-  *beat = [self, beat] {
-    if (!self->alive) {
-      *beat = nullptr;
-      return;
-    }
-    self->report_due = true;
-    self->pump();
-    self->world.queue.after(self->world.config.heartbeat, [beat] {
-      if (*beat) (*beat)();
-    });
-  };
-  world.queue.after(world.config.heartbeat, [beat] { (*beat)(); });
+  world.queue.after(world.config.heartbeat, [self = shared_from_this()] { self->beat(); });
+}
+
+// Repeats progress to show life and to fetch news.
+void LearnerProcess::beat() {
+  if (!alive) return;
+  report_due = true;
+  pump();
+  world.queue.after(world.config.heartbeat, [self = shared_from_this()] { self->beat(); });
 }
 
 void LearnerProcess::exit_if_fenced(const Error& error) {

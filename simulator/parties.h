@@ -50,6 +50,7 @@ struct LearnerProcess : std::enable_shared_from_this<LearnerProcess> {
   LearnerProcess(World& w, int unit_index, std::int64_t incarnation);
   void start();
   void say_hello();
+  void beat();
   void pump();
   void stop() { alive = false; }
 
