@@ -199,8 +199,8 @@ bool FragmentOwner::in_flight(const std::string& unit) const {
   });
 }
 
-FragmentOwner::Verdict FragmentOwner::evaluate(double step_seconds, TimePoint now) {
-  Verdict verdict;
+std::vector<GlobalStep> FragmentOwner::evaluate(double step_seconds, TimePoint now) {
+  std::vector<GlobalStep> short_of_quorum;
   for (auto& item : entries_) {  // no structured binding: clang 14 does not capture one
     const GlobalStep t = item.first;
     Entry& entry = item.second;
@@ -217,10 +217,10 @@ FragmentOwner::Verdict FragmentOwner::evaluate(double step_seconds, TimePoint no
     if (complete_count(entry) >= config_->quorum) {
       entry.ready = true;
     } else {
-      verdict.short_of_quorum.push_back(t);
+      short_of_quorum.push_back(t);
     }
   }
-  return verdict;
+  return short_of_quorum;
 }
 
 std::optional<StartMerge> FragmentOwner::start_merge(GlobalStep committed, const UnitTable& units) {

@@ -32,11 +32,9 @@ class FragmentOwner {
   // The unit has a newer incarnation, or left: what it did not complete is not awaited any more.
   void drop_incomplete(const std::string& unit);
 
-  struct Verdict {
-    std::vector<GlobalStep>
-        short_of_quorum;  // nothing more to await and fewer than K complete: reopen
-  };
-  [[nodiscard]] Verdict evaluate(double step_seconds, TimePoint now);
+  // Ends waits that are over. Returns the rounds to reopen: nothing more to await, fewer than K
+  // complete.
+  [[nodiscard]] std::vector<GlobalStep> evaluate(double step_seconds, TimePoint now);
   // The merge of committed + 1, once its wait is over; nullopt while one is running.
   [[nodiscard]] std::optional<StartMerge> start_merge(GlobalStep committed, const UnitTable& units);
   void merge_failed(GlobalStep t);

@@ -138,7 +138,7 @@ void RoundClock::uploaded(GlobalStep t, const std::string& unit) {
   if (Round* round = find_round(t)) round->complete.insert(unit);
 }
 
-void RoundClock::reopen(GlobalStep t, const UnitTable& units, TimePoint) {
+void RoundClock::reopen(GlobalStep t, const UnitTable& units) {
   Round* round = find_round(t);
   if (round == nullptr) return;
   for (const auto& name : contributors(*round, units))

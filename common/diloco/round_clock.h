@@ -55,7 +55,7 @@ class RoundClock {
 
   // owner -> clock
   void uploaded(GlobalStep t, const std::string& unit);
-  void reopen(GlobalStep t, const UnitTable& units, TimePoint now);  // fewer than K uploads came
+  void reopen(GlobalStep t, const UnitTable& units);  // fewer than K uploads came
   void committed(GlobalStep t, double step_seconds, TimePoint now);
   void new_attempt(GlobalStep t,
                    const std::string& unit);  // a unit counts again in a reopened round

@@ -408,8 +408,8 @@ bool SyncerCore::Impl::advance_once(TimePoint now) {
     owner.close(message, now);
     moved = true;
   }
-  for (const auto t : owner.evaluate(units.step_seconds(now), now).short_of_quorum) {
-    clock.reopen(t, units, now);
+  for (const auto t : owner.evaluate(units.step_seconds(now), now)) {
+    clock.reopen(t, units);
     owner.reopened(t);
     moved = true;
   }
