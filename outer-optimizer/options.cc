@@ -9,18 +9,9 @@
 namespace archipelago::outer {
 namespace {
 
+// The spec and the codecs use the same names.
 codec::Codec codec_of(config::CodecName name) {
-  switch (name) {
-    case config::CodecName::kFp32:
-      return codec::Codec::kFp32;
-    case config::CodecName::kBf16:
-      return codec::Codec::kBf16;
-    case config::CodecName::kInt8:
-      return codec::Codec::kInt8;
-    case config::CodecName::kInt4:
-      return codec::Codec::kInt4;
-  }
-  return codec::Codec::kFp32;
+  return codec::parse_codec(config::to_string(name)).value();
 }
 
 diloco::GraceKind grace_of(config::GraceRule rule) {
