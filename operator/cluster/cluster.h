@@ -55,6 +55,10 @@ struct WatchEvent {
   std::string resource_version;
 };
 
+// Under a rate limit, progress takes at most a share and yields: it can't starve a recovery
+// (resource.md "Order of a reconcile").
+enum class WriteClass { kDecision, kProgress };
+
 // One stream of events, in order, for one reader thread.
 class Watch {
  public:
@@ -83,7 +87,8 @@ class Cluster {
   [[nodiscard]] virtual Result<Object> apply(const nlohmann::json& object) = 0;
   // PUT of the status subresource: everything but the status is ignored. resourceVersion as in
   // update.
-  [[nodiscard]] virtual Result<Object> update_status(const nlohmann::json& object) = 0;
+  [[nodiscard]] virtual Result<Object> update_status(
+      const nlohmann::json& object, WriteClass write_class = WriteClass::kDecision) = 0;
   // Background propagation: dependents go by owner reference. A pod that is bound to a node and not
   // finished first gets a deletionTimestamp and stays until its kubelet has ended it. kNotFound
   // when it is gone already.

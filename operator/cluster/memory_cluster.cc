@@ -328,7 +328,7 @@ Result<Object> MemoryCluster::apply(const json& object) {
   return state_->replace(*found, std::move(merged));
 }
 
-Result<Object> MemoryCluster::update_status(const json& object) {
+Result<Object> MemoryCluster::update_status(const json& object, WriteClass) {
   ARCH_TRY(const auto id, identify(object));
   std::lock_guard lock(state_->mutex);
   ARCH_TRY(const Object stored, state_->find(id.first, id.second));

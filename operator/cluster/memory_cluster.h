@@ -34,7 +34,8 @@ class MemoryCluster final : public Cluster {
   [[nodiscard]] Result<ObjectList> list(Kind kind, const ListOptions& options) const override;
   [[nodiscard]] Result<Object> update(const nlohmann::json& object) override;
   [[nodiscard]] Result<Object> apply(const nlohmann::json& object) override;
-  [[nodiscard]] Result<Object> update_status(const nlohmann::json& object) override;
+  [[nodiscard]] Result<Object> update_status(
+      const nlohmann::json& object, WriteClass write_class = WriteClass::kDecision) override;
   [[nodiscard]] Status remove(Kind kind, const ObjectKey& key,
                               const DeleteOptions& options) override;
   [[nodiscard]] Result<std::unique_ptr<Watch>> watch(Kind kind, const std::string& name_space,

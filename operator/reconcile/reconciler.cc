@@ -166,7 +166,8 @@ bool Reconciler::write_status(Pass& pass) {
   }
   json body = pass.training.json();
   body["status"] = to_json(next);
-  const auto written = cluster_.update_status(body);
+  const auto written = cluster_.update_status(
+      body, progress_only ? WriteClass::kProgress : WriteClass::kDecision);
   if (written) {
     pass.memory.last_progress_write = now;
     pass.memory.wrote_progress = true;

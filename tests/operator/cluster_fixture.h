@@ -77,8 +77,8 @@ class FaultyCluster final : public Cluster {
   Result<Object> apply(const nlohmann::json& o) override {
     return guarded("apply", o, [&] { return inner_.apply(o); });
   }
-  Result<Object> update_status(const nlohmann::json& o) override {
-    return guarded("status", o, [&] { return inner_.update_status(o); });
+  Result<Object> update_status(const nlohmann::json& o, WriteClass write_class) override {
+    return guarded("status", o, [&] { return inner_.update_status(o, write_class); });
   }
   Status remove(Kind kind, const ObjectKey& key, const DeleteOptions& options) override {
     ++calls["remove"];
