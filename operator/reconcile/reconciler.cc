@@ -34,13 +34,15 @@ std::string join(const std::vector<config::FieldError>& errors) {
   return out;
 }
 
-Result<std::optional<ObservedChild>> read_child(const Cluster& cluster, Kind kind,
-                                                const ObjectKey& key,
-                                                const std::string& owner_uid) {
-  const auto object = cluster.get(kind, key);
-  if (object) return observe_child(object->json(), owner_uid);
-  if (object.error().kind == ErrorKind::kNotFound) return std::nullopt;
-  return fail(object.error().with_context("read " + std::string(to_string(kind)) + " " + key.name));
+std::optional<ObservedChild> read_child(const StateReader& reader, Kind kind, const ObjectKey& key,
+                                        const std::string& owner_uid) {
+  const auto object = reader.child(kind, key);
+  if (!object) return std::nullopt;
+  return observe_child(object->json(), owner_uid);
+}
+
+std::string child_name(std::string_view kind, const std::string& name) {
+  return std::string(kind) + "/" + name;
 }
 
 // 403 of RBAC, told from quota and admission by the API server's wording.
@@ -58,8 +60,9 @@ Reconciler::Reconciler(Cluster& cluster, const StateReader& reader, const Clock&
       options_(std::move(options)) {}
 
 ReconcileOutcome Reconciler::reconcile(const ObjectKey& key, const PolledInput& polled) {
-  const auto training = reader_.training(key);
+  auto training = reader_.training(key);
   if (!training) {
+    expectations_.forget(key);
     std::lock_guard lock(mutex_);
     memory_.erase(key);
     ReconcileOutcome gone;
@@ -67,6 +70,8 @@ ReconcileOutcome Reconciler::reconcile(const ObjectKey& key, const PolledInput& 
     return gone;
   }
   Pass pass{key, *training, {}, memory_of(key, training->uid()), {}};
+  newest(pass);
+  training = pass.training;
   pass.outcome.run_uid = training->uid();
   if (training->deleting()) return pass.outcome;  // its children go by owner reference
   auto run = config::parse_training(training->json());
@@ -78,16 +83,11 @@ ReconcileOutcome Reconciler::reconcile(const ObjectKey& key, const PolledInput& 
     remember(key, std::move(pass.memory));
     return pass.outcome;
   }
-  auto observed = observe(*training, std::move(*run), polled, pass.memory);
-  if (!observed) {
-    log_.warn("cluster not readable", {{"run", key.name}, {"error", observed.error().describe()}});
-    pass.outcome.result = ReconcileResult::kRetry;
-    return pass.outcome;
-  }
-  pass.decision = plan(*observed, options_.plan);
+  const Observed observed = observe(*training, std::move(*run), polled, pass.memory);
+  pass.decision = plan(observed, options_.plan);
   pass.outcome.requeue = pass.decision.requeue;
   pass.outcome.settings = pass.decision.settings;
-  for (const ObservedPod& p : observed->pods) {
+  for (const ObservedPod& p : observed.pods) {
     if (p.role == kRoleOuter && p.ready && !p.finished() &&
         p.uid == pass.decision.status.outer.pod_uid)
       pass.outcome.outer = p;
@@ -97,6 +97,47 @@ ReconcileOutcome Reconciler::reconcile(const ObjectKey& key, const PolledInput& 
   act(pass);
   remember(key, std::move(pass.memory));
   return pass.outcome;
+}
+
+ReconcileOutcome Reconciler::report_blind(const ObjectKey& key, const std::string& message) {
+  const auto training = reader_.training(key);
+  ReconcileOutcome out;
+  if (!training) {
+    out.result = ReconcileResult::kGone;
+    return out;
+  }
+  Pass pass{key, *training, {}, memory_of(key, training->uid()), {}};
+  pass.outcome.run_uid = training->uid();
+  pass.decision.status = parse_status(training->status());
+  set_trouble(pass.decision.status.conditions,
+              {condition::kForbidden,
+               true,
+               "NotAllowed",
+               cut_utf8(message, kMaxConditionMessage),
+               {},
+               training->generation()},
+              clock_.wall());
+  (void)write_status(pass);
+  remember(key, std::move(pass.memory));
+  pass.outcome.requeue = seconds(10);
+  return pass.outcome;
+}
+
+// A cache that has not seen our own write yet would make the next one conflict. No version lies
+// between the two: the write would have conflicted itself.
+void Reconciler::newest(Pass& pass) const {
+  Memory& memory = pass.memory;
+  if (!memory.written) return;
+  if (pass.training.resource_version() == memory.written_over) {
+    pass.training = *memory.written;
+  } else {
+    memory.written.reset();
+    memory.written_over.clear();
+  }
+}
+
+void Reconciler::child_seen(const ObjectKey& run, Kind kind, const std::string& name) {
+  expectations_.seen(run, child_name(to_string(kind), name));
 }
 
 Reconciler::Memory Reconciler::memory_of(const ObjectKey& key, const std::string& uid) {
@@ -113,8 +154,8 @@ void Reconciler::remember(const ObjectKey& key, Memory memory) {
   memory_.insert_or_assign(key, std::move(memory));
 }
 
-Result<Observed> Reconciler::observe(const Object& training, config::DecoupledTraining run,
-                                     const PolledInput& polled, const Memory& memory) const {
+Observed Reconciler::observe(const Object& training, config::DecoupledTraining run,
+                             const PolledInput& polled, const Memory& memory) const {
   Observed out;
   const std::string uid = training.uid();
   const std::string ns = training.name_space();
@@ -128,12 +169,9 @@ Result<Observed> Reconciler::observe(const Object& training, config::DecoupledTr
   for (const ObservedPod& p : out.pods)
     if (const auto node = p.node.empty() ? std::nullopt : reader_.node(p.node))
       out.nodes.insert_or_assign(p.node, observe_node(node->json()));
-  ARCH_TRY(out.service,
-           read_child(cluster_, Kind::kService, {ns, outer_service_name(run.name)}, uid));
-  ARCH_TRY(out.config_map,
-           read_child(cluster_, Kind::kConfigMap, {ns, spec_config_map_name(run.name)}, uid));
-  ARCH_TRY(out.claim,
-           read_child(cluster_, Kind::kClaim, {ns, outer_claim_name(run.name, uid)}, uid));
+  out.service = read_child(reader_, Kind::kService, {ns, outer_service_name(run.name)}, uid);
+  out.config_map = read_child(reader_, Kind::kConfigMap, {ns, spec_config_map_name(run.name)}, uid);
+  out.claim = read_child(reader_, Kind::kClaim, {ns, outer_claim_name(run.name, uid)}, uid);
   out.polled = polled.status;
   out.probes = polled.probes;
   out.problems = memory.problems;
@@ -153,6 +191,7 @@ void Reconciler::act(Pass& pass) {
 bool Reconciler::write_status(Pass& pass) {
   const TrainingStatus stored = parse_status(pass.training.status());
   const TrainingStatus& next = pass.decision.status;
+  pass.outcome.status = next;
   if (next == stored) return true;
   const bool progress_only = differs_only_in_progress(next, stored);
   const TimePoint now = clock_.now();
@@ -166,11 +205,14 @@ bool Reconciler::write_status(Pass& pass) {
   }
   json body = pass.training.json();
   body["status"] = to_json(next);
-  const auto written = cluster_.update_status(
-      body, progress_only ? WriteClass::kProgress : WriteClass::kDecision);
+  const auto written =
+      cluster_.update_status(body, progress_only ? WriteClass::kProgress : WriteClass::kDecision);
   if (written) {
     pass.memory.last_progress_write = now;
     pass.memory.wrote_progress = true;
+    pass.outcome.transitions = transitions(stored, next);
+    if (!pass.memory.written) pass.memory.written_over = pass.training.resource_version();
+    pass.memory.written = *written;
     return true;
   }
   const Error& error = written.error();
@@ -222,7 +264,8 @@ void Reconciler::create_all(Pass& pass) {
   const TimePoint now = clock_.now();
   for (const json& object : pass.decision.creates) {
     const std::string name =
-        string_at(object, {"kind"}) + "/" + string_at(object, {"metadata", "name"});
+        child_name(string_at(object, {"kind"}), string_at(object, {"metadata", "name"}));
+    if (expectations_.pending(pass.key, name, now)) continue;
     const auto known = pass.memory.refused.find(name);
     Refusal next = known != pass.memory.refused.end() ? known->second : Refusal{};
     if (known == pass.memory.refused.end() || next.again <= now) {
@@ -242,14 +285,24 @@ void Reconciler::create_all(Pass& pass) {
 
 std::optional<ExecutionProblem> Reconciler::create(Pass& pass, const json& object) {
   const std::string name = string_at(object, {"metadata", "name"});
+  const std::string child = child_name(string_at(object, {"kind"}), name);
+  // Before the POST: the event may be faster than its answer.
+  expectations_.expect(pass.key, child, clock_.now());
   const auto made = cluster_.create(object);
   if (made) return std::nullopt;
-  if (made.error().kind != ErrorKind::kConflict) return refusal(pass, name, made.error());
+  if (made.error().kind != ErrorKind::kConflict) {
+    expectations_.seen(pass.key, child);
+    return refusal(pass, name, made.error());
+  }
   const Kind kind = parse_kind(string_at(object, {"kind"})).value_or(Kind::kPod);
   const auto there = cluster_.get(kind, {pass.key.name_space, name});
-  if (!there) return refusal(pass, name, there.error());
+  if (!there) {
+    expectations_.seen(pass.key, child);
+    return refusal(pass, name, there.error());
+  }
   // Ours: an earlier pass made it and our view had not caught up.
   if (observe_child(there->json(), pass.training.uid()).ours) return std::nullopt;
+  expectations_.seen(pass.key, child);
   pass.outcome.result = ReconcileResult::kRetry;
   return ExecutionProblem{
       ProblemKind::kNameConflict, name,

@@ -15,6 +15,8 @@
 #include "operator/plan/decision.h"
 #include "operator/plan/observed.h"
 #include "operator/plan/options.h"
+#include "operator/reconcile/expectations.h"
+#include "operator/reconcile/transitions.h"
 
 namespace archipelago::op {
 
@@ -28,6 +30,9 @@ class StateReader {
   [[nodiscard]] virtual std::vector<Object> pods(const std::string& name_space,
                                                  const std::string& owner_uid) const = 0;
   [[nodiscard]] virtual std::optional<Object> node(const std::string& name) const = 0;
+  // A Service, ConfigMap or claim with our labels: what carries none of them is not ours, and is
+  // found by the create that it refuses.
+  [[nodiscard]] virtual std::optional<Object> child(Kind kind, const ObjectKey& key) const = 0;
   // False where nodes can't be read at all (no permission): a missing one then proves nothing.
   [[nodiscard]] virtual bool nodes_known() const = 0;
 };
@@ -58,6 +63,8 @@ struct ReconcileOutcome {
   std::optional<ObservedPod> outer;        // the ready outer optimizer, to be polled
   std::vector<ObservedPod> probe_pods;     // learners whose admin port is to be asked
   std::optional<nlohmann::json> settings;  // for the outer optimizer
+  TrainingStatus status;                   // as it stands now
+  std::vector<Transition> transitions;     // that this pass wrote down
 };
 
 class Reconciler {
@@ -67,6 +74,11 @@ class Reconciler {
 
   // Calls for one key never overlap (work queue); for different keys they may.
   [[nodiscard]] ReconcileOutcome reconcile(const ObjectKey& key, const PolledInput& polled);
+
+  // An event of a child came: what was created is no longer only expected. Any thread.
+  void child_seen(const ObjectKey& run, Kind kind, const std::string& name);
+  // A kind that can't be listed or watched: nothing is planned, but the run says why.
+  [[nodiscard]] ReconcileOutcome report_blind(const ObjectKey& key, const std::string& message);
 
  private:
   struct Refusal {
@@ -81,14 +93,18 @@ class Reconciler {
     std::vector<ExecutionProblem> problems;  // of everything else
     TimePoint last_progress_write{};
     bool wrote_progress = false;
+    // Our last status write, while the cache still shows the version that it was made from.
+    std::string written_over;
+    std::optional<Object> written;
     std::int64_t unwritable_generation = 0;  // whose status the server refuses
   };
   struct Pass;
 
   Memory memory_of(const ObjectKey& key, const std::string& uid);
   void remember(const ObjectKey& key, Memory memory);
-  [[nodiscard]] Result<Observed> observe(const Object& training, config::DecoupledTraining run,
-                                         const PolledInput& polled, const Memory& memory) const;
+  [[nodiscard]] Observed observe(const Object& training, config::DecoupledTraining run,
+                                 const PolledInput& polled, const Memory& memory) const;
+  void newest(Pass& pass) const;
   void act(Pass& pass);
   // True when the pass may go on to execute.
   [[nodiscard]] bool write_status(Pass& pass);
@@ -104,6 +120,7 @@ class Reconciler {
   const Clock& clock_;
   Logger log_;
   const ReconcileOptions options_;
+  Expectations expectations_;
   std::mutex mutex_;  // guards memory_
   std::map<ObjectKey, Memory> memory_;
 };

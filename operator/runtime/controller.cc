@@ -1,6 +1,7 @@
 #include "operator/runtime/controller.h"
 
 #include <array>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -10,9 +11,11 @@
 #include <prometheus/histogram.h>
 
 #include "operator/api/json.h"
+#include "operator/api/labels.h"
 #include "operator/reconcile/reconciler.h"
 #include "operator/runtime/object_store.h"
 #include "operator/runtime/reflector.h"
+#include "operator/runtime/run_metrics.h"
 #include "operator/runtime/status_poller.h"
 #include "operator/runtime/work_queue.h"
 
@@ -23,6 +26,9 @@ class StoreReader final : public StateReader {
  public:
   ObjectStore trainings;
   ObjectStore pod_store;
+  ObjectStore services;
+  ObjectStore config_maps;
+  ObjectStore claims;
   ObjectStore nodes;
 
   [[nodiscard]] std::optional<Object> training(const ObjectKey& key) const override {
@@ -32,6 +38,11 @@ class StoreReader final : public StateReader {
                                          const std::string& uid) const override {
     return pod_store.controlled_by(name_space, uid);
   }
+  [[nodiscard]] std::optional<Object> child(Kind kind, const ObjectKey& key) const override {
+    if (kind == Kind::kService) return services.get(key);
+    if (kind == Kind::kConfigMap) return config_maps.get(key);
+    return kind == Kind::kClaim ? claims.get(key) : std::nullopt;
+  }
   [[nodiscard]] std::optional<Object> node(const std::string& name) const override {
     return nodes.get({"", name});
   }
@@ -39,14 +50,17 @@ class StoreReader final : public StateReader {
   [[nodiscard]] bool nodes_known() const override { return nodes.size() > 0; }
 };
 
-// The run that a child belongs to, by its controller reference.
+// The run that a child belongs to, by its controller reference; a retained claim has none, and its
+// label says it.
 std::optional<ObjectKey> owner_of(const Object& child) {
   const nlohmann::json& owners = at(child.json(), {"metadata", "ownerReferences"});
-  if (!owners.is_array()) return std::nullopt;
-  for (const nlohmann::json& o : owners)
-    if (bool_at(o, {"controller"}) && string_at(o, {"kind"}) == to_string(Kind::kTraining))
-      return ObjectKey{child.name_space(), string_at(o, {"name"})};
-  return std::nullopt;
+  if (owners.is_array())
+    for (const nlohmann::json& o : owners)
+      if (bool_at(o, {"controller"}) && string_at(o, {"kind"}) == to_string(Kind::kTraining))
+        return ObjectKey{child.name_space(), string_at(o, {"name"})};
+  const std::string run = child.kind() == Kind::kClaim ? child.label(kLabelRun) : "";
+  if (run.empty()) return std::nullopt;
+  return ObjectKey{child.name_space(), run};
 }
 
 PodEndpoint endpoint(const ObjectKey& run, const std::string& uid, const ObservedPod& pod) {
@@ -81,17 +95,29 @@ struct Controller::Impl {
                [this](const ObjectKey& key) { queue.add(key); }),
         trainings(cluster, Kind::kTraining, options.name_space, reader.trainings, clock, log,
                   [this](const Object& o2) { queue.add(o2.key()); }),
-        pods(cluster, Kind::kPod, options.name_space, reader.pod_store, clock, log,
-             [this](const Object& o2) {
-               if (const auto run = owner_of(o2)) queue.add(*run);
-             }),
+        pods(cluster, Kind::kPod, options.name_space, reader.pod_store, clock, log, on_child()),
+        services(cluster, Kind::kService, options.name_space, reader.services, clock, log,
+                 on_child()),
+        config_maps(cluster, Kind::kConfigMap, options.name_space, reader.config_maps, clock, log,
+                    on_child()),
+        claims(cluster, Kind::kClaim, options.name_space, reader.claims, clock, log, on_child()),
         nodes(cluster, Kind::kNode, "", reader.nodes, clock, log, [this](const Object&) {
           for (const Object& t : reader.trainings.all()) queue.add(t.key());
         }) {
     if (m != nullptr) add_metrics(*m);
   }
 
+  std::function<void(const Object&)> on_child() {
+    return [this](const Object& child) {
+      const auto run = owner_of(child);
+      if (!run) return;
+      reconciler.child_seen(*run, child.kind(), child.name());
+      queue.add(*run);
+    };
+  }
+
   void add_metrics(Metrics& m) {
+    run_metrics = std::make_unique<RunMetrics>(m);
     for (const ReconcileResult r : {ReconcileResult::kDone, ReconcileResult::kGone,
                                     ReconcileResult::kConflict, ReconcileResult::kRetry})
       total[static_cast<std::size_t>(r)] =
@@ -106,13 +132,32 @@ struct Controller::Impl {
     while (const auto key = queue.take(stop)) {
       if (reader_ready())
         handle(*key);
+      else if (const std::string why = blind(); !why.empty() && trainings.synced())
+        finish(*key, reconciler.report_blind(*key, why));
       else
         queue.add_after(*key, seconds(0.02));  // a view that is not complete would miss pods
       queue.done(*key);
     }
   }
 
-  [[nodiscard]] bool reader_ready() const { return trainings.synced() && pods.synced(); }
+  // Nodes may stay unseen: then their loss is judged from the pods.
+  [[nodiscard]] bool reader_ready() const {
+    return trainings.synced() && pods.synced() && services.synced() && config_maps.synced() &&
+           claims.synced();
+  }
+  [[nodiscard]] std::string blind() const {
+    for (const Reflector* r : {&trainings, &pods, &services, &config_maps, &claims})
+      if (const std::string why = r->forbidden(); !why.empty()) return why;
+    return "";
+  }
+
+  void finish(const ObjectKey& key, const ReconcileOutcome& out) {
+    if (out.result == ReconcileResult::kDone)
+      queue.forget(key);
+    else
+      queue.add_rate_limited(key);
+    if (out.requeue) queue.add_after(key, *out.requeue);
+  }
 
   void handle(const ObjectKey& key) {
     const TimePoint began = clock.now();
@@ -127,18 +172,20 @@ struct Controller::Impl {
     if (out.result == ReconcileResult::kGone) {
       poller.forget(key);
       queue.forget(key);
+      if (run_metrics) run_metrics->forget(key);
       return;
     }
+    if (run_metrics) run_metrics->observe(key, out.status, out.transitions);
     poller.follow(key, out.run_uid,
                   out.outer ? std::optional(endpoint(key, out.run_uid, *out.outer)) : std::nullopt);
     for (const ObservedPod& p : out.probe_pods)
       poller.probe(key, p.unit, endpoint(key, out.run_uid, p));
     if (out.settings) poller.send_settings(key, *out.settings);
-    if (out.result == ReconcileResult::kDone)
-      queue.forget(key);
-    else
-      queue.add_rate_limited(key);
-    if (out.requeue) queue.add_after(key, *out.requeue);
+    finish(key, out);
+  }
+
+  std::array<Reflector*, 6> reflectors() {
+    return {&nodes, &trainings, &pods, &services, &config_maps, &claims};
   }
 
   const Clock& clock;
@@ -150,7 +197,11 @@ struct Controller::Impl {
   StatusPoller poller;
   Reflector trainings;
   Reflector pods;
+  Reflector services;
+  Reflector config_maps;
+  Reflector claims;
   Reflector nodes;
+  std::unique_ptr<RunMetrics> run_metrics;
   std::array<prometheus::Counter*, 4> total{};
   prometheus::Histogram* took = nullptr;
   prometheus::Gauge* depth = nullptr;
@@ -165,9 +216,7 @@ Controller::Controller(Cluster& cluster, OuterStatusSource& source, const Clock&
 Controller::~Controller() { stop(); }
 
 void Controller::start() {
-  impl_->nodes.start();
-  impl_->trainings.start();
-  impl_->pods.start();
+  for (Reflector* r : impl_->reflectors()) r->start();
   impl_->poller.start();
   for (int i = 0; i < std::max(impl_->options.workers, 1); ++i)
     impl_->workers.emplace_back([impl = impl_.get()](std::stop_token stop) { impl->work(stop); });
@@ -177,11 +226,10 @@ void Controller::stop() {
   for (std::jthread& w : impl_->workers) w.request_stop();
   impl_->workers.clear();
   impl_->poller.stop();
-  impl_->pods.stop();
-  impl_->trainings.stop();
-  impl_->nodes.stop();
+  for (Reflector* r : impl_->reflectors()) r->stop();
 }
 
 bool Controller::synced() const { return impl_->reader_ready(); }
+std::string Controller::blind() const { return impl_->blind(); }
 
 }  // namespace archipelago::op

@@ -38,6 +38,8 @@ class Controller {
   void start();
   void stop();                        // idempotent; waits for the running reconcile
   [[nodiscard]] bool synced() const;  // every store has had its first list
+  // What the server forbids to read, so that nothing can be planned; else "".
+  [[nodiscard]] std::string blind() const;
 
  private:
   struct Impl;

@@ -44,21 +44,33 @@ void Reflector::run(std::stop_token stop) {
     const Status ended = list_and_watch(stop);
     if (stop.stop_requested()) return;
     if (clock_.now() - began > seconds(120)) failures = 0;
-    if (!ended) {
-      const Error& error = ended.error();
-      log_.warn(error.kind == ErrorKind::kRefused
-                    ? "watch forbidden: the role lacks list and watch of this kind"
-                    : "watch failed",
-                {{"kind", to_string(kind_)}, {"error", error.describe()}});
-    }
+    if (!ended) note_failure(ended.error());
     wait_for(backoff_delay(kBackoff, failures++, rng), clock_, stop);
   }
+}
+
+void Reflector::note_failure(const Error& error) {
+  const bool refused = error.kind == ErrorKind::kRefused;
+  log_.warn(
+      refused ? "watch forbidden: the role lacks list and watch of this kind" : "watch failed",
+      {{"kind", to_string(kind_)}, {"error", error.describe()}});
+  std::lock_guard lock(mutex_);
+  forbidden_ = refused ? error.message : "";
+}
+
+std::string Reflector::forbidden() const {
+  std::lock_guard lock(mutex_);
+  return forbidden_;
 }
 
 Status Reflector::list_and_watch(std::stop_token stop) {
   ARCH_TRY(const ObjectList list, cluster_.list(kind_, {name_space_, {}}));
   for (const Object& changed : store_.replace(list.items)) on_change_(changed);
   synced_ = true;
+  {
+    std::lock_guard lock(mutex_);
+    forbidden_.clear();
+  }
   return follow(list.resource_version, stop);
 }
 

@@ -3,6 +3,7 @@
 // an error a backoff.
 #include <atomic>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -24,9 +25,12 @@ class Reflector {
   void start();
   void stop();  // idempotent
   [[nodiscard]] bool synced() const { return synced_.load(); }
+  // Why this kind can't be read, while the server forbids it; else "".
+  [[nodiscard]] std::string forbidden() const;
 
  private:
   void run(std::stop_token stop);
+  void note_failure(const Error& error);
   [[nodiscard]] Status list_and_watch(std::stop_token stop);
   [[nodiscard]] Status follow(std::string version, std::stop_token stop);
 
@@ -38,6 +42,8 @@ class Reflector {
   Logger log_;
   std::function<void(const Object&)> on_change_;
   std::atomic<bool> synced_{false};
+  mutable std::mutex mutex_;  // guards forbidden_
+  std::string forbidden_;
   std::jthread thread_;
 };
 

@@ -44,6 +44,10 @@ class DirectReader final : public StateReader {
       if (o.controller_uid() == uid) out.push_back(o);
     return out;
   }
+  std::optional<Object> child(Kind kind, const ObjectKey& key) const override {
+    const auto o = cluster_.get(kind, key);
+    return o ? std::optional(*o) : std::nullopt;
+  }
   std::optional<Object> node(const std::string& name) const override {
     const auto o = cluster_.get(Kind::kNode, {"", name});
     return o ? std::optional(*o) : std::nullopt;

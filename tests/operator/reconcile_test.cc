@@ -47,6 +47,9 @@ TEST_CASE("a view that lags behind makes no second pod (K-01)") {
     std::vector<Object> pods(const std::string& ns, const std::string& uid) const override {
       return blind ? std::vector<Object>{} : inner.pods(ns, uid);
     }
+    std::optional<Object> child(Kind kind, const ObjectKey& key) const override {
+      return blind ? std::nullopt : inner.child(kind, key);
+    }
     std::optional<Object> node(const std::string& name) const override { return inner.node(name); }
     bool nodes_known() const override { return false; }
   } blind(w.reader);
@@ -54,7 +57,22 @@ TEST_CASE("a view that lags behind makes no second pod (K-01)") {
   for (int i = 0; i < 20; ++i)
     CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kDone);
   CHECK(w.pod_names().size() == 4);
+  CHECK(w.cluster.calls["create"] == 7);  // four pods, Service, ConfigMap, claim: once each
   CHECK(w.cluster.calls["remove"] == 0);
+  SECTION("an expectation that nothing fulfils ends") {
+    REQUIRE(w.memory.remove(Kind::kPod, {"default", "r-east-0-i1"}, {}));
+    (void)reconciler.reconcile(w.key, {});
+    CHECK(w.cluster.calls["create"] == 7);
+    w.clock.advance(Expectations::kExpiry);
+    (void)reconciler.reconcile(w.key, {});
+    CHECK(w.pod_names().size() == 4);
+  }
+  SECTION("an event of the child ends it at once") {
+    REQUIRE(w.memory.remove(Kind::kPod, {"default", "r-east-0-i1"}, {}));
+    reconciler.child_seen(w.key, Kind::kPod, "r-east-0-i1");
+    (void)reconciler.reconcile(w.key, {});
+    CHECK(w.pod_names().size() == 4);
+  }
   blind.blind = false;
   (void)reconciler.reconcile(w.key, {});
   CHECK(w.status().units[0].incarnation == 1);
@@ -100,6 +118,9 @@ TEST_CASE("a real stale version conflicts too") {
     std::vector<Object> pods(const std::string& ns, const std::string& uid) const override {
       return inner.pods(ns, uid);
     }
+    std::optional<Object> child(Kind kind, const ObjectKey& key) const override {
+      return inner.child(kind, key);
+    }
     std::optional<Object> node(const std::string&) const override { return std::nullopt; }
     bool nodes_known() const override { return false; }
   } old(w.reader, w.training());
@@ -108,6 +129,71 @@ TEST_CASE("a real stale version conflicts too") {
   const int creates = w.cluster.calls["create"];
   CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kConflict);
   CHECK(w.cluster.calls["create"] == creates);
+}
+
+TEST_CASE("a cache that has not seen our own status write makes no conflict") {
+  ClusterWorld w;
+  REQUIRE(w.memory.create(small_training()));
+  struct Late final : StateReader {
+    const DirectReader& inner;
+    Object stored;
+    bool late = true;
+    Late(const DirectReader& r, Object o) : inner(r), stored(std::move(o)) {}
+    std::optional<Object> training(const ObjectKey& key) const override {
+      return late ? stored : inner.training(key);
+    }
+    std::vector<Object> pods(const std::string& ns, const std::string& uid) const override {
+      return inner.pods(ns, uid);
+    }
+    std::optional<Object> child(Kind kind, const ObjectKey& key) const override {
+      return inner.child(kind, key);
+    }
+    std::optional<Object> node(const std::string&) const override { return std::nullopt; }
+    bool nodes_known() const override { return false; }
+  } late(w.reader, w.training());
+  Reconciler reconciler(w.cluster, late, w.clock, Logger::null(), {});
+  for (int i = 0; i < 3; ++i)
+    CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kDone);
+  CHECK(w.status().units[0].pod_uids.size() == 1);
+  // Somebody else's write after ours: the cache shows it, ours is forgotten.
+  json body = w.training().json();
+  body["metadata"]["annotations"]["foreign"] = "x";
+  REQUIRE(w.memory.update(body));
+  late.late = false;
+  w.fail_pod("r-east-0-i1", 1);
+  CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kDone);
+  CHECK(w.status().units[0].incarnation == 2);
+}
+
+TEST_CASE("what can't be read at all is a condition, and nothing is planned (K-28)") {
+  ClusterWorld w;
+  REQUIRE(w.memory.create(small_training()));
+  const std::string why = "pods is forbidden: User \"x\" cannot list resource \"pods\"";
+  CHECK(w.reconciler.report_blind(w.key, why).result == ReconcileResult::kDone);
+  CHECK(is_true(w.status().conditions, condition::kForbidden));
+  CHECK(find_condition(w.status().conditions, condition::kForbidden)->message == why);
+  CHECK(w.pod_names().empty());
+  (void)w.look();
+  CHECK(!is_true(w.status().conditions, condition::kForbidden));
+  CHECK(w.pod_names().size() == 4);
+}
+
+TEST_CASE("transitions tell failures and recoveries from two statuses") {
+  TrainingStatus before;
+  before.units.resize(2);
+  before.units[0].name = "a";
+  before.units[1].name = "b";
+  TrainingStatus after = before;
+  CHECK(transitions(before, after).empty());
+  after.units[0].last_failure = LastFailure{1,   "uid", FailureReason::kOomKilled,
+                                            137, "",    WallTime(std::chrono::seconds(100))};
+  REQUIRE(transitions(before, after).size() == 1);
+  CHECK(transitions(before, after)[0].failed == FailureReason::kOomKilled);
+  before = after;
+  after.units[0].stepping_since = WallTime(std::chrono::seconds(104));
+  REQUIRE(transitions(before, after).size() == 1);
+  CHECK(transitions(before, after)[0].recovery_seconds == 4.0);
+  CHECK(!transitions(before, after)[0].failed);
 }
 
 TEST_CASE("a foreign object of a child's name is a condition, never touched (K-14)") {
