@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "cli/event_log.h"
-#include "cli/http_status_source.h"
 #include "cli/run_folder.h"
 #include "cli/step_trace.h"
 #include "common/base/clock.h"
@@ -24,6 +23,7 @@
 #include "operator/local/run_record.h"
 #include "operator/local/sampler.h"
 #include "operator/runtime/controller.h"
+#include "operator/runtime/http_status_source.h"
 
 namespace archipelago::cli {
 
@@ -86,7 +86,7 @@ class RunSession {
   std::unique_ptr<op::MemoryCluster> cluster_;
   op::CgroupManager cgroups_;
   std::unique_ptr<op::Kubelet> kubelet_;
-  HttpStatusSource source_;
+  op::HttpStatusSource source_;
   std::unique_ptr<op::Controller> controller_;
   std::unique_ptr<op::StatusSampler> sampler_;
   std::unique_ptr<StepTrace> trace_;

@@ -9,28 +9,42 @@ Daemon::Daemon(const DaemonOptions& options, Logger log)
 
 Daemon::~Daemon() { stop(); }
 
+namespace {
+
+// The run whose checkpoints the folder holds.
+std::optional<std::string> held_run(const std::filesystem::path& data_dir) {
+  const auto folder = data_dir / "checkpoints";
+  const auto steps = list_checkpoints(folder);
+  if (steps.empty()) return std::nullopt;
+  const auto info = read_checkpoint_info(folder, steps.back());
+  if (!info) return std::nullopt;  // damage is the store's to judge
+  return info->run_id;
+}
+
+// A claim of another run is a mistake to be told about, not one to be retried.
+Status check_owner(const StoreOptions& options) {
+  const auto held = held_run(options.folder);
+  if (!held || *held == options.run_id) return {};
+  return fail(ErrorKind::kRefused,
+              options.folder.string() + " holds run " + *held + ", this is run " + options.run_id +
+                  ": give the run a folder of its own. HINT: "
+                  "spec.outerOptimizer.storage.adopt: true continues the run that it holds");
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options, Logger log) {
-  std::unique_ptr<Daemon> daemon(new Daemon(options, std::move(log)));
+  DaemonOptions own = options;
+  if (const auto held = options.adopt ? held_run(options.store.folder) : std::nullopt) {
+    if (*held != options.flags.run_id)
+      log.info("adopting the run of the data folder", {{"run_id", *held}});
+    own.flags.run_id = own.core.run_id = own.store.run_id = *held;
+  }
+  std::unique_ptr<Daemon> daemon(new Daemon(own, std::move(log)));
   ARCH_TRY_VOID(daemon->open());
   ARCH_TRY_VOID(daemon->serve());
   return daemon;
 }
-
-namespace {
-
-// A claim of another run is a mistake to be told about, not one to be retried.
-Status check_owner(const StoreOptions& options) {
-  const auto folder = options.folder / "checkpoints";
-  const auto steps = list_checkpoints(folder);
-  if (steps.empty()) return {};
-  const auto info = read_checkpoint_info(folder, steps.back());
-  if (!info || info->run_id == options.run_id) return {};  // damage is the store's to judge
-  return fail(ErrorKind::kRefused, options.folder.string() + " holds run " + info->run_id +
-                                       ", this is run " + options.run_id +
-                                       ": give the run a folder of its own");
-}
-
-}  // namespace
 
 Result<std::optional<diloco::SyncerState>> Daemon::open_store() {
   ARCH_TRY_VOID(check_owner(options_.store));

@@ -36,6 +36,7 @@ struct DaemonOptions {
   diloco::SyncerConfig core;
   StoreOptions store;
   Limits limits;
+  bool adopt = false;  // the run that the data folder holds goes on under its own id
   codec::Codec uplink = codec::Codec::kInt4;
   Duration linger = std::chrono::seconds(600);
   std::int64_t checkpoint_every = 100;

@@ -58,7 +58,8 @@ void read_template(ObjectReader& parent, std::string& out, double& cpu, std::int
   part.text_map("labels", ignored, 64, 63);
   part.text_map("annotations", ignored, 64, 64 << 10);
   for (const std::string_view key :
-       {"tolerations", "affinity", "priorityClassName", "env", "volumes"}) {
+       {"tolerations", "affinity", "priorityClassName", "runtimeClassName", "schedulerName",
+        "topologySpreadConstraints", "schedulingGates", "env", "volumes", "volumeMounts"}) {
     part.tolerate(key);
   }
   part.finish();

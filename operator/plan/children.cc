@@ -139,7 +139,12 @@ json build_learner_pod(const config::DecoupledTraining& run, const config::Datac
       {"archipelago-learner", "--config", kSpecPath, "--unit", unit, "--incarnation",
        std::to_string(incarnation), "--datacenter", dc.name, "--outer",
        "http://" + outer_service_name(run.name) + ":" + std::to_string(kExchangePort), "--admin",
-       "0.0.0.0:" + std::to_string(kAdminPort), "--run-id", run.uid});
+       "0.0.0.0:" + std::to_string(kAdminPort)});
+  // An adopted run goes on under its own id: the learner takes it from the outer optimizer.
+  if (!spec.outer_optimizer.storage.adopt) {
+    container["command"].push_back("--run-id");
+    container["command"].push_back(run.uid);
+  }
   limit_threads(container, dc.cpu_limit);
   container["ports"] = json::array({{{"name", "admin"}, {"containerPort", kAdminPort}}});
   container["livenessProbe"] = liveness(spec.restart);

@@ -264,6 +264,7 @@ class Planner {
       input.heard = doc != nullptr ? doc->unit(desired[i].name) : nullptr;
       input.document_fresh = doc != nullptr;
       input.highest = document() != nullptr ? document()->highest(desired[i].name) : 0;
+      input.adopted = in_.run.spec.outer_optimizer.storage.adopt;
       input.outer_served = outer_served(outer);
       input.neighbour_heard = neighbour_heard(doc, desired[i]);
       const auto probe = in_.probes.find(desired[i].name);
@@ -277,7 +278,17 @@ class Planner {
     }
   }
 
+  // The incarnations of an adopted run are known when its outer optimizer has read the claim: an
+  // earlier start would only be fenced.
+  bool awaits_adopted_run() const {
+    return in_.run.spec.outer_optimizer.storage.adopt && !in_.polled;
+  }
+
   void take(const DesiredUnit& unit, UnitDecision step) {
+    if (step.create && awaits_adopted_run()) {
+      step.create = false;
+      step.next.reason = "WaitingForAdoptedRun";
+    }
     for (UnitStatus& u : status().units)
       if (u.name == unit.name) u = step.next;
     d_.deletes.insert(d_.deletes.end(), step.deletes.begin(), step.deletes.end());

@@ -42,7 +42,8 @@ void merge_template(json& pod, const std::string& template_json) {
   if (meta["annotations"].empty()) meta.erase("annotations");
   json& spec = pod["spec"];
   merge_missing(spec["nodeSelector"], at(t, {"nodeSelector"}));
-  for (const char* field : {"tolerations", "affinity", "priorityClassName"})
+  for (const char* field : {"tolerations", "affinity", "priorityClassName", "runtimeClassName",
+                            "schedulerName", "topologySpreadConstraints", "schedulingGates"})
     if (t.contains(field)) spec[field] = t[field];
   merge_named(spec["volumes"], at(t, {"volumes"}), "name");
   json& container = spec["containers"][0];

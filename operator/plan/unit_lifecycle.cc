@@ -217,6 +217,10 @@ UnitDecision step_unit(const UnitInput& in, Timers& timers) {
     timers.at(*u.next_start);
     return d;
   }
+  // The outer optimizer knows a later one (status was lost, or belonged to another resource): ours
+  // would only be fenced. The same one may be the pod of our last POST, not seen yet.
+  if (in.highest > u.incarnation || (in.adopted && in.highest == u.incarnation))
+    u.incarnation = in.highest + 1;
   u.phase = UnitPhase::kPending;
   d.create = true;
   return d;

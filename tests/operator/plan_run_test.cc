@@ -373,4 +373,29 @@ TEST_CASE("an invalid spec moves nothing and is told once (K-06, K-07)") {
   CHECK(again.status == d.status);
 }
 
+TEST_CASE("an adopted run's learners wait for what its outer optimizer knows of them") {
+  auto run = small_run();
+  run.spec.outer_optimizer.storage.existing_claim = "old-outer-claim";
+  run.spec.outer_optimizer.storage.adopt = true;
+  World w(run);
+  w.step();
+  w.step();
+  CHECK(w.has_pod("r-outer-i1"));
+  CHECK(w.in.pods.size() == 1);
+  CHECK(w.unit("east-0").reason == "WaitingForAdoptedRun");
+  CHECK(!w.in.claim);  // the old one is used, none is made
+  w.run_all();
+  w.step();
+  w.poll(120);
+  w.in.polled->document.run_id = "old-uid";
+  w.in.polled->document.fenced = {{"east-0", 3}, {"west-0", 1}};
+  w.step();
+  CHECK(w.in.status.run_id == "old-uid");
+  CHECK(w.has_pod("r-east-0-i4"));
+  CHECK(w.has_pod("r-east-1-i1"));
+  CHECK(w.has_pod("r-west-0-i2"));
+  w.step();
+  CHECK(w.in.pods.size() == 4);
+}
+
 }  // namespace archipelago::op

@@ -190,6 +190,19 @@ TEST_CASE("a second seeder, a second layout and another run's folder are refused
   const auto other = Daemon::start(options, Logger::null());
   REQUIRE_FALSE(other);
   CHECK(other.error().kind == ErrorKind::kRefused);
+  CHECK(other.error().message.find("storage.adopt") != std::string::npos);
+  SECTION("adopted, it goes on under its own id") {
+    options.adopt = true;
+    auto adopted = start(options);
+    FakeLearner again(adopted->port(), "dc-0", 2);
+    REQUIRE(again.hello());
+    http::ClientOptions to_admin;
+    to_admin.server = {"127.0.0.1", adopted->admin_port()};
+    http::Client admin(to_admin);
+    const auto status = nlohmann::json::parse(admin.request("GET", "/statusz")->body);
+    CHECK(status["runId"] == test_options(folder.path()).flags.run_id);
+    CHECK_FALSE(again.last.seed);
+  }
 }
 
 TEST_CASE("inner state goes through the spool") {
