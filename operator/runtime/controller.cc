@@ -112,7 +112,7 @@ struct Controller::Impl {
       const auto run = owner_of(child);
       if (!run) return;
       reconciler.child_seen(*run, child.kind(), child.name());
-      queue.add(*run);
+      queue.add(*run, Urgency::kUrgent);
     };
   }
 

@@ -7,18 +7,29 @@ namespace archipelago::op {
 WorkQueue::WorkQueue(const Clock& clock, std::uint64_t seed, BackoffPolicy backoff)
     : clock_(clock), backoff_(backoff), rng_(seed) {}
 
-void WorkQueue::schedule(const ObjectKey& key, TimePoint at) {
-  const auto [it, fresh] = due_.emplace(key, at);
-  if (!fresh) it->second = std::min(it->second, at);
+void WorkQueue::schedule(const ObjectKey& key, Slot wanted) {
+  const bool waits = running_.count(key) == 0;
+  const auto [it, fresh] = slots_.emplace(key, wanted);
+  Slot& slot = it->second;
+  if (!fresh) {
+    if (waits) line(slot.urgency).erase({slot.at, key});
+    slot.at = std::min(slot.at, wanted.at);
+    slot.urgency = std::min(slot.urgency, wanted.urgency);
+  }
+  if (!waits) return;  // done() puts it in line
+  line(slot.urgency).insert({slot.at, key});
   ++changes_;
-  changed_.notify_all();
+  changed_.notify_one();
 }
 
-void WorkQueue::add(const ObjectKey& key) { add_after(key, Duration(0)); }
+void WorkQueue::add(const ObjectKey& key, Urgency urgency) {
+  std::lock_guard lock(mutex_);
+  schedule(key, {clock_.now(), urgency});
+}
 
 void WorkQueue::add_after(const ObjectKey& key, Duration delay) {
   std::lock_guard lock(mutex_);
-  schedule(key, clock_.now() + std::max(delay, Duration(0)));
+  schedule(key, {clock_.now() + std::max(delay, Duration(0)), Urgency::kNormal});
 }
 
 void WorkQueue::add_rate_limited(const ObjectKey& key) {
@@ -26,7 +37,7 @@ void WorkQueue::add_rate_limited(const ObjectKey& key) {
   int& failures = failures_[key];
   const Duration delay = backoff_delay(backoff_, failures, rng_);
   ++failures;
-  schedule(key, clock_.now() + delay);
+  schedule(key, {clock_.now() + delay, Urgency::kNormal});
 }
 
 void WorkQueue::forget(const ObjectKey& key) {
@@ -34,25 +45,30 @@ void WorkQueue::forget(const ObjectKey& key) {
   failures_.erase(key);
 }
 
+std::optional<ObjectKey> WorkQueue::take_due(TimePoint now, TimePoint* next) {
+  for (Line& waiting : lines_) {
+    if (waiting.empty()) continue;
+    const auto [at, key] = *waiting.begin();
+    if (at > now) {
+      *next = std::min(*next, at);
+      continue;
+    }
+    waiting.erase(waiting.begin());
+    slots_.erase(key);
+    running_.insert(key);
+    return key;
+  }
+  return std::nullopt;
+}
+
 std::optional<ObjectKey> WorkQueue::take(std::stop_token stop) {
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
     const TimePoint now = clock_.now();
-    auto next = due_.end();
-    for (auto it = due_.begin(); it != due_.end(); ++it) {
-      if (running_.count(it->first) != 0) continue;
-      if (next == due_.end() || it->second < next->second) next = it;
-    }
-    if (next != due_.end() && next->second <= now) {
-      const ObjectKey key = next->first;
-      due_.erase(next);
-      running_.insert(key);
-      return key;
-    }
-    const TimePoint until = next != due_.end() ? next->second : now + seconds(60);
+    TimePoint next = now + seconds(60);
+    if (auto key = take_due(now, &next)) return key;
     const std::uint64_t seen = changes_;  // any change may have brought an earlier key
-    changed_.wait_until(lock, stop, until, [&] { return changes_ != seen; });
-    if (stop.stop_requested()) break;
+    changed_.wait_until(lock, stop, next, [&] { return changes_ != seen; });
   }
   return std::nullopt;
 }
@@ -60,13 +76,16 @@ std::optional<ObjectKey> WorkQueue::take(std::stop_token stop) {
 void WorkQueue::done(const ObjectKey& key) {
   std::lock_guard lock(mutex_);
   running_.erase(key);
+  const auto it = slots_.find(key);
+  if (it == slots_.end()) return;
+  line(it->second.urgency).insert({it->second.at, key});
   ++changes_;
-  changed_.notify_all();
+  changed_.notify_one();
 }
 
 std::size_t WorkQueue::size() const {
   std::lock_guard lock(mutex_);
-  return due_.size();
+  return slots_.size();
 }
 
 }  // namespace archipelago::op

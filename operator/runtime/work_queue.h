@@ -1,12 +1,15 @@
 #pragma once
 // Keys to reconcile: one slot a key however often it is added, never handed to two workers at once,
-// delayed and rate-limited re-adds.
+// delayed and rate-limited re-adds. Urgent keys go before the others: a pod's event before a new
+// run, so that what has begun is finished first and a failure waits for nobody's start.
+#include <array>
 #include <condition_variable>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <stop_token>
+#include <utility>
 
 #include "common/base/backoff.h"
 #include "common/base/clock.h"
@@ -14,12 +17,14 @@
 
 namespace archipelago::op {
 
+enum class Urgency { kUrgent, kNormal };
+
 class WorkQueue {
  public:
   WorkQueue(const Clock& clock, std::uint64_t seed,
             BackoffPolicy backoff = {seconds(0.2), seconds(60), 2.0, 0.2});
 
-  void add(const ObjectKey& key);
+  void add(const ObjectKey& key, Urgency urgency = Urgency::kNormal);
   // Of several times for one key the earliest counts.
   void add_after(const ObjectKey& key, Duration delay);
   // After the key's own backoff, which grows until forget().
@@ -31,14 +36,23 @@ class WorkQueue {
   [[nodiscard]] std::size_t size() const;
 
  private:
-  void schedule(const ObjectKey& key, TimePoint at);  // with the lock
+  struct Slot {
+    TimePoint at{};
+    Urgency urgency = Urgency::kNormal;
+  };
+  using Line = std::set<std::pair<TimePoint, ObjectKey>>;
+  // With the lock.
+  void schedule(const ObjectKey& key, Slot wanted);
+  [[nodiscard]] std::optional<ObjectKey> take_due(TimePoint now, TimePoint* next);
+  Line& line(Urgency urgency) { return lines_[static_cast<std::size_t>(urgency)]; }
 
   const Clock& clock_;
   const BackoffPolicy backoff_;
   mutable std::mutex mutex_;  // guards everything below
   std::condition_variable_any changed_;
   Rng rng_;
-  std::map<ObjectKey, TimePoint> due_;
+  std::map<ObjectKey, Slot> slots_;
+  std::array<Line, 2> lines_;  // by urgency: slots whose key is not being worked on
   std::set<ObjectKey> running_;
   std::map<ObjectKey, int> failures_;
   std::uint64_t changes_ = 0;

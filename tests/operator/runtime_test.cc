@@ -43,6 +43,26 @@ bool wait_until(Condition condition, double limit = 30) {
 }
 }  // namespace
 
+TEST_CASE("urgent keys go first, also after they were being worked on") {
+  ManualClock clock;
+  WorkQueue queue(clock, 1);
+  const std::stop_source stop;
+  const ObjectKey c{"default", "c"};
+  queue.add(kA);
+  queue.add(kB);
+  queue.add(c);
+  queue.add(kB, Urgency::kUrgent);
+  CHECK(queue.size() == 3);
+  CHECK(queue.take(stop.get_token()) == kB);
+  queue.add(kB);
+  queue.add(kB, Urgency::kUrgent);
+  CHECK(queue.take(stop.get_token()) == kA);  // kB is with a worker
+  queue.done(kB);
+  CHECK(queue.take(stop.get_token()) == kB);
+  CHECK(queue.take(stop.get_token()) == c);
+  CHECK(queue.size() == 0);
+}
+
 TEST_CASE("the queue holds one slot a key and never hands one key out twice") {
   ManualClock clock;
   WorkQueue queue(clock, 1);
