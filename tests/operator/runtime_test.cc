@@ -47,7 +47,7 @@ TEST_CASE("urgent keys go first, also after they were being worked on") {
   ManualClock clock;
   WorkQueue queue(clock, 1);
   const std::stop_source stop;
-  const ObjectKey c{"default", "c"};
+  const ObjectKey c{"n", "c"};
   queue.add(kA);
   queue.add(kB);
   queue.add(c);
