@@ -108,6 +108,7 @@ Status RunSession::start(const std::optional<json>& stored) {
   controller.poll_interval = seconds(0.5);
   controller.poll_deadline = seconds(1);
   controller.progress_write_interval = seconds(1);
+  controller.settle_write_interval = seconds(0);
   controller.seed = static_cast<std::uint64_t>(clock_.wall().time_since_epoch().count());
   controller_ = std::make_unique<op::Controller>(*cluster_, source_, clock_,
                                                  log_.named("controller"), nullptr, controller);

@@ -190,21 +190,6 @@ void parse_lists(const json& v, TrainingStatus& s) {
     for (const json& d : datacenters)
       if (s.datacenters.size() < 64) s.datacenters.push_back(parse_datacenter(d));
 }
-
-// What only says how far the run is. Everything else is a decision or its evidence.
-TrainingStatus without_progress(TrainingStatus s) {
-  s.global_step = s.tokens = 0;
-  s.loss = s.validation_loss = s.goodput = s.merged_fraction = "";
-  s.outer.last_checkpoint_step = 0;
-  for (DatacenterStatus& d : s.datacenters) {
-    d.tokens_per_second = 0;
-    d.uplink_mbps.clear();
-  }
-  for (UnitStatus& u : s.units) u.local_step = 0;
-  for (Condition& c : s.conditions)
-    if (c.type == condition::kProgressing) c.message.clear();
-  return s;
-}
 }  // namespace
 
 std::string_view to_string(RunPhase phase) { return kRunPhases[static_cast<std::size_t>(phase)]; }
@@ -270,10 +255,6 @@ TrainingStatus parse_status(const json& v) {
   s.outer = parse_outer(at(v, {"outerOptimizer"}));
   parse_lists(v, s);
   return s;
-}
-
-bool differs_only_in_progress(const TrainingStatus& a, const TrainingStatus& b) {
-  return without_progress(a) == without_progress(b);
 }
 
 }  // namespace archipelago::op

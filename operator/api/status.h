@@ -145,7 +145,5 @@ struct TrainingStatus {
 // Tolerant: what has another type or is missing keeps its default (an older operator may have
 // written it).
 [[nodiscard]] TrainingStatus parse_status(const nlohmann::json& status);
-// True when the two differ in nothing but counters of progress: such a write may wait.
-[[nodiscard]] bool differs_only_in_progress(const TrainingStatus& a, const TrainingStatus& b);
 
 }  // namespace archipelago::op

@@ -7,6 +7,7 @@
 #include "operator/api/json.h"
 #include "operator/api/labels.h"
 #include "operator/api/names.h"
+#include "operator/api/status_change.h"
 #include "operator/plan/observe.h"
 #include "operator/plan/plan.h"
 
@@ -188,28 +189,31 @@ void Reconciler::act(Pass& pass) {
   for (const EventRecord& e : pass.decision.events) cluster_.record(e);
 }
 
+// When a change that may wait is written; nullopt: now.
+std::optional<TimePoint> Reconciler::due_time(StatusChange change, const Memory& memory) const {
+  if (!memory.last_write || change == StatusChange::kDecision) return std::nullopt;
+  return *memory.last_write + (change == StatusChange::kProgress ? options_.progress_write_interval
+                                                                 : options_.settle_write_interval);
+}
+
 bool Reconciler::write_status(Pass& pass) {
   const TrainingStatus stored = parse_status(pass.training.status());
   const TrainingStatus& next = pass.decision.status;
   pass.outcome.status = next;
-  if (next == stored) return true;
-  const bool progress_only = differs_only_in_progress(next, stored);
+  const StatusChange change = status_change(next, stored);
+  if (change == StatusChange::kNone) return true;
   const TimePoint now = clock_.now();
-  if (progress_only && pass.memory.wrote_progress) {
-    const TimePoint due = pass.memory.last_progress_write + options_.progress_write_interval;
-    if (now < due) {  // it yields to writes that carry a decision
-      if (!pass.outcome.requeue || *pass.outcome.requeue > due - now)
-        pass.outcome.requeue = due - now;
-      return true;
-    }
+  if (const auto due = due_time(change, pass.memory); due && now < *due) {
+    if (!pass.outcome.requeue || *pass.outcome.requeue > *due - now)
+      pass.outcome.requeue = *due - now;
+    return true;
   }
   json body = pass.training.json();
   body["status"] = to_json(next);
-  const auto written =
-      cluster_.update_status(body, progress_only ? WriteClass::kProgress : WriteClass::kDecision);
+  const auto written = cluster_.update_status(
+      body, change == StatusChange::kProgress ? WriteClass::kProgress : WriteClass::kDecision);
   if (written) {
-    pass.memory.last_progress_write = now;
-    pass.memory.wrote_progress = true;
+    pass.memory.last_write = now;
     pass.outcome.transitions = transitions(stored, next);
     if (!pass.memory.written) pass.memory.written_over = pass.training.resource_version();
     pass.memory.written = *written;

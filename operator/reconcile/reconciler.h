@@ -11,6 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "operator/api/status_change.h"
 #include "operator/cluster/cluster.h"
 #include "operator/plan/decision.h"
 #include "operator/plan/observed.h"
@@ -46,6 +47,7 @@ struct PolledInput {
 struct ReconcileOptions {
   PlanOptions plan;
   Duration progress_write_interval = seconds(10);
+  Duration settle_write_interval = seconds(1);  // pods that come up, one after the other
   std::uint64_t seed = 1;
 };
 
@@ -91,8 +93,7 @@ class Reconciler {
     std::map<std::string, Refusal>
         refused;  // creates by object name: each with a backoff of its own
     std::vector<ExecutionProblem> problems;  // of everything else
-    TimePoint last_progress_write{};
-    bool wrote_progress = false;
+    std::optional<TimePoint> last_write;     // of the status
     // Our last status write, while the cache still shows the version that it was made from.
     std::string written_over;
     std::optional<Object> written;
@@ -106,6 +107,7 @@ class Reconciler {
                                  const PolledInput& polled, const Memory& memory) const;
   void newest(Pass& pass) const;
   void act(Pass& pass);
+  [[nodiscard]] std::optional<TimePoint> due_time(StatusChange change, const Memory& memory) const;
   // True when the pass may go on to execute.
   [[nodiscard]] bool write_status(Pass& pass);
   void execute(Pass& pass);

@@ -105,12 +105,19 @@ class FaultyCluster final : public Cluster {
   Cluster& inner_;
 };
 
+// Nothing waits for more to be written with it: tests look at each write.
+inline ReconcileOptions at_once() {
+  ReconcileOptions options;
+  options.settle_write_interval = Duration(0);
+  return options;
+}
+
 struct ClusterWorld {
   ManualClock clock;
   MemoryCluster memory{clock, {4096, 256, 3, {}}};
   FaultyCluster cluster{memory};
   DirectReader reader{memory};
-  Reconciler reconciler{cluster, reader, clock, Logger::null(), {}};
+  Reconciler reconciler{cluster, reader, clock, Logger::null(), at_once()};
   ObjectKey key{"default", "r"};
   PolledInput polled;
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "operator/api/json.h"
+#include "operator/api/status_change.h"
 #include "operator/plan/charge.h"
 #include "operator/plan/hang.h"
 #include "operator/plan/node_loss.h"
@@ -211,9 +212,33 @@ TEST_CASE("status survives its JSON; what is unset is omitted (K-24)") {
     TrainingStatus next = w.in.status;
     next.global_step += 5;
     next.loss = "1.5";
-    CHECK(differs_only_in_progress(next, w.in.status));
+    CHECK(status_change(next, w.in.status) == StatusChange::kProgress);
     next.units[0].incarnation += 1;
-    CHECK(!differs_only_in_progress(next, w.in.status));
+    CHECK(status_change(next, w.in.status) == StatusChange::kDecision);
+  }
+  SECTION("pods that come up are told from decisions") {
+    const auto change = [&](auto edit) {
+      TrainingStatus next = w.in.status;
+      edit(next);
+      return status_change(next, w.in.status);
+    };
+    CHECK(change([](TrainingStatus&) {}) == StatusChange::kNone);
+    CHECK(change([](TrainingStatus& s) { s.units[0].phase = UnitPhase::kRecovering; }) ==
+          StatusChange::kSettling);
+    CHECK(change([](TrainingStatus& s) { s.units[0].phase = UnitPhase::kBackoff; }) ==
+          StatusChange::kDecision);
+    CHECK(change([](TrainingStatus& s) { s.units[0].phase = UnitPhase::kUnreachable; }) ==
+          StatusChange::kDecision);
+    CHECK(change([](TrainingStatus& s) { s.units[2].pod_uids = {"another"}; }) ==
+          StatusChange::kDecision);
+    CHECK(change([](TrainingStatus& s) { s.units[0].charged += 1; }) == StatusChange::kDecision);
+    CHECK(change([](TrainingStatus& s) { s.phase = RunPhase::kDegraded; }) ==
+          StatusChange::kDecision);
+    CHECK(change([](TrainingStatus& s) { s.outer.pod_uid = "another"; }) ==
+          StatusChange::kDecision);
+    w.in.status.units[1].pod_uids.clear();
+    CHECK(change([](TrainingStatus& s) { s.units[1].pod_uids = {"first"}; }) ==
+          StatusChange::kSettling);
   }
 }
 

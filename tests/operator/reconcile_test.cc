@@ -53,7 +53,7 @@ TEST_CASE("a view that lags behind makes no second pod (K-01)") {
     std::optional<Object> node(const std::string& name) const override { return inner.node(name); }
     bool nodes_known() const override { return false; }
   } blind(w.reader);
-  Reconciler reconciler(w.cluster, blind, w.clock, Logger::null(), {});
+  Reconciler reconciler(w.cluster, blind, w.clock, Logger::null(), at_once());
   for (int i = 0; i < 20; ++i)
     CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kDone);
   CHECK(w.pod_names().size() == 4);
@@ -125,7 +125,7 @@ TEST_CASE("a real stale version conflicts too") {
     bool nodes_known() const override { return false; }
   } old(w.reader, w.training());
   (void)w.look();
-  Reconciler reconciler(w.cluster, old, w.clock, Logger::null(), {});
+  Reconciler reconciler(w.cluster, old, w.clock, Logger::null(), at_once());
   const int creates = w.cluster.calls["create"];
   CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kConflict);
   CHECK(w.cluster.calls["create"] == creates);
@@ -151,7 +151,7 @@ TEST_CASE("a cache that has not seen our own status write makes no conflict") {
     std::optional<Object> node(const std::string&) const override { return std::nullopt; }
     bool nodes_known() const override { return false; }
   } late(w.reader, w.training());
-  Reconciler reconciler(w.cluster, late, w.clock, Logger::null(), {});
+  Reconciler reconciler(w.cluster, late, w.clock, Logger::null(), at_once());
   for (int i = 0; i < 3; ++i)
     CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kDone);
   CHECK(w.status().units[0].pod_uids.size() == 1);
@@ -176,6 +176,36 @@ TEST_CASE("what can't be read at all is a condition, and nothing is planned (K-2
   (void)w.look();
   CHECK(!is_true(w.status().conditions, condition::kForbidden));
   CHECK(w.pod_names().size() == 4);
+}
+
+TEST_CASE("pods that come up within a second share a status write") {
+  ClusterWorld w;
+  Reconciler reconciler(w.cluster, w.reader, w.clock, Logger::null(), {});
+  REQUIRE(w.memory.create(small_training()));
+  (void)reconciler.reconcile(w.key, {});
+  CHECK(w.cluster.calls["status"] == 1);
+  for (const std::string& name : w.pod_names()) {
+    w.set_pod(name, {{"phase", "Running"}});
+    w.clock.advance(seconds(0.1));
+    const auto out = reconciler.reconcile(w.key, {});
+    REQUIRE(out.requeue);
+    CHECK(*out.requeue <= seconds(1));
+  }
+  CHECK(w.cluster.calls["status"] == 1);
+  SECTION("and are written when it is over") {
+    w.clock.advance(seconds(0.6));
+    (void)reconciler.reconcile(w.key, {});
+    CHECK(w.cluster.calls["status"] == 2);
+    CHECK(w.status().units[2].phase == UnitPhase::kStarting);
+    CHECK(w.status().units[2].pod_uids.size() == 1);
+  }
+  SECTION("a failure does not wait, and takes them with it") {
+    w.fail_pod("r-east-0-i1", 1);
+    (void)reconciler.reconcile(w.key, {});
+    CHECK(w.cluster.calls["status"] == 2);
+    CHECK(w.status().units[0].incarnation == 2);
+    CHECK(w.status().units[2].pod_uids.size() == 1);
+  }
 }
 
 TEST_CASE("transitions tell failures and recoveries from two statuses") {
