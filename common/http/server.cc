@@ -106,6 +106,8 @@ Status Server::Impl::bind() {
   set_socket_options([](socket_t fd) {
     const int on = 1;
     ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    const int off = 0;  // "::" takes IPv4 too; fails for an IPv4 socket, which has no such option
+    ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   });
   set_keep_alive_timeout(
       std::chrono::duration_cast<std::chrono::seconds>(options.idle_timeout).count());
@@ -120,11 +122,13 @@ Status Server::Impl::bind() {
     return HandlerResponse::Handled;
   });
   const Endpoint& at = options.listen;
-  if (at.port == 0) {
-    real_port = bind_to_any_port(at.host);
-  } else {
-    real_port = bind_to_port(at.host, at.port) ? at.port : -1;
-  }
+  const auto bind_at = [&](const std::string& host) {
+    if (at.port == 0) return bind_to_any_port(host);
+    return bind_to_port(host, at.port) ? at.port : -1;
+  };
+  real_port = bind_at(at.host);
+  // Every address of a machine without IPv6.
+  if (real_port <= 0 && at.host == "::") real_port = bind_at("0.0.0.0");
   if (real_port <= 0) {
     return fail(
         ErrorKind::kUnavailable,

@@ -95,7 +95,7 @@ class BodyReader {
 };
 
 struct ServerOptions {
-  Endpoint listen;
+  Endpoint listen;           // host "::": every address, IPv4 ones too
   std::size_t threads = 8;   // workers; a held reply and a running upload occupy one each
   std::size_t max_bulk = 4;  // of them at most so many read an upload at once: the next gets 429
   std::size_t max_connections = 1024;  // the next one is closed at once with 503

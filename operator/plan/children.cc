@@ -139,7 +139,7 @@ json build_learner_pod(const config::DecoupledTraining& run, const config::Datac
       {"archipelago-learner", "--config", kSpecPath, "--unit", unit, "--incarnation",
        std::to_string(incarnation), "--datacenter", dc.name, "--outer",
        "http://" + outer_service_name(run.name) + ":" + std::to_string(kExchangePort), "--admin",
-       "0.0.0.0:" + std::to_string(kAdminPort)});
+       "[::]:" + std::to_string(kAdminPort)});
   // An adopted run goes on under its own id: the learner takes it from the outer optimizer.
   if (!spec.outer_optimizer.storage.adopt) {
     container["command"].push_back("--run-id");
@@ -170,8 +170,8 @@ json build_outer_pod(const config::DecoupledTraining& run, std::int64_t incarnat
       first_given(spec.images.outer_optimizer, options.outer_image, options.outer_image),
       spec.images.pull_policy,
       {"archipelago-outer-optimizer", "--config", kSpecPath, "--data-dir", kStatePath, "--listen",
-       "0.0.0.0:" + std::to_string(kExchangePort), "--admin",
-       "0.0.0.0:" + std::to_string(kAdminPort), "--run-id", run.uid});
+       "[::]:" + std::to_string(kExchangePort), "--admin", "[::]:" + std::to_string(kAdminPort),
+       "--run-id", run.uid});
   container["ports"] = json::array({{{"name", "exchange"}, {"containerPort", kExchangePort}},
                                     {{"name", "admin"}, {"containerPort", kAdminPort}}});
   container["livenessProbe"] = liveness(spec.restart);

@@ -67,6 +67,26 @@ TEST_CASE("routes, arguments, queries and errors") {
   CHECK(error.message.find("1001") != std::string::npos);
 }
 
+TEST_CASE("A-07: host :: takes both families") {
+  ServerOptions options;
+  options.listen = {"::", 0};
+  Server server(options, Logger::null());
+  server.route("GET", "/x", [](const Request&) { return Reply::text("y"); });
+  REQUIRE(server.start());
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    ClientOptions to;
+    to.server = {host, server.port()};
+    Client client(to);
+    const auto reply = client.request("GET", "/x");
+    if (!reply && std::string(host) == "::1") {
+      WARN("this machine has no IPv6 loopback: " << reply.error().message);
+      continue;
+    }
+    REQUIRE(reply);
+    CHECK(reply->body == "y");
+  }
+}
+
 TEST_CASE("a port in use is an error, not a second server") {
   Server first({}, Logger::null());
   REQUIRE(first.start());

@@ -35,7 +35,7 @@ TEST_CASE("a learner pod says who it is and is found again") {
   CHECK(after(command, "--incarnation") == "3");
   CHECK(after(command, "--datacenter") == "east");
   CHECK(after(command, "--outer") == "http://r-outer:8470");
-  CHECK(after(command, "--admin") == "0.0.0.0:8471");
+  CHECK(after(command, "--admin") == "[::]:8471");
   CHECK(after(command, "--run-id") == run.uid);
   CHECK(after(command, "--threads") == "2");
   const json& spec = pod["spec"];
@@ -77,8 +77,8 @@ TEST_CASE("the outer optimizer's pod mounts its claim") {
   const auto command = command_of(pod);
   CHECK(command[0] == "archipelago-outer-optimizer");
   CHECK(after(command, "--data-dir") == kStatePath);
-  CHECK(after(command, "--listen") == "0.0.0.0:8470");
-  CHECK(after(command, "--admin") == "0.0.0.0:8471");
+  CHECK(after(command, "--listen") == "[::]:8470");
+  CHECK(after(command, "--admin") == "[::]:8471");
   CHECK(pod.dump().find("\"claimName\":\"r-outer-5c0e1111\"") != std::string::npos);
   CHECK(pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/readyz");
   CHECK(observe_pod(pod).role == kRoleOuter);
