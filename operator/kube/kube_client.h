@@ -1,0 +1,100 @@
+#pragma once
+// Calls to one API server: credentials that rotate, a rate limit with classes, the retry rule, the
+// write gate, metrics. Everything that the operator and the command line send to Kubernetes goes
+// through here.
+//
+// Errors of a call, by what the caller does next:
+//   kNotFound     no such object; on create also: the namespace is missing or being terminated (the
+//                 message says so)
+//   kConflict     409: it exists already, a stale resourceVersion, another uid
+//   kInvalid      400, 413, 415, 422 and whatever else repeats the same answer
+//   kRefused      403; the server's message is kept, after verb and resource
+//   kFenced       410: the resourceVersion or continue token is too old
+//   kUnavailable  no connection, 401 after credentials were read again, 429, 5xx; retry with
+//   backoff kTimeout      retry with backoff        kCancelled  stop_reading() or the destructor
+//   kTooLarge     a reply beyond max_reply_bytes      kCorrupt  a reply that is no JSON object
+#include <cstdint>
+#include <memory>
+#include <stop_token>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/metrics.h"
+#include "common/base/result.h"
+#include "common/http/client.h"
+#include "operator/kube/kube_config.h"
+#include "operator/kube/requests.h"
+#include "operator/kube/write_gate.h"
+
+namespace archipelago::op {
+
+// Who goes first when the rate limit is reached. Progress takes at most a quarter of the limit and
+// yields to decisions; events yield to both. The lease is outside of it, on a connection of its
+// own.
+enum class CallClass { kDecision, kProgress, kEvent, kLease };
+
+struct KubeClientOptions {
+  std::string user_agent = "archipelago";  // "archipelago-operator/0.1.0"
+  double qps = 50;                         // unary calls a second; watches and streams are exempt
+  double burst = 100;
+  int connections = 8;                    // unary calls at once
+  Duration call_timeout = seconds(30);    // one call with its retries and waits
+  Duration try_timeout = seconds(15);     // one request of it
+  Duration credential_age = seconds(60);  // files are looked at again after so long
+  std::size_t max_reply_bytes = std::size_t{64} << 20;
+  std::uint64_t seed = 0;  // of jitter; 0: random
+};
+
+struct StreamOptions {
+  Duration total = seconds(24.0 * 3600);
+  Duration idle = seconds(60);  // without a byte
+  std::uint64_t max_bytes = std::uint64_t{1} << 50;
+  std::stop_token stop;
+};
+
+// Thread-safe.
+class KubeClient {
+ public:
+  // The gate, clock and metrics outlive the client; gate and metrics may be null. kInvalid or kIo
+  // when the credentials can't be read.
+  [[nodiscard]] static Result<std::unique_ptr<KubeClient>> open(KubeAccess access,
+                                                                KubeClientOptions options,
+                                                                const Clock& clock, Logger log,
+                                                                Metrics* metrics = nullptr,
+                                                                WriteGate* gate = nullptr);
+  ~KubeClient();
+  KubeClient(const KubeClient&) = delete;
+  KubeClient& operator=(const KubeClient&) = delete;
+
+  // A 2xx reply as JSON (an empty one as null).
+  [[nodiscard]] Result<nlohmann::json> call(const kube::Request& request,
+                                            CallClass call_class = CallClass::kDecision);
+  // A 2xx reply as it is: logs, proxied pages.
+  [[nodiscard]] Result<std::string> call_text(const kube::Request& request,
+                                              CallClass call_class = CallClass::kDecision);
+  // One try within `timeout`, without rate limit or retry: for the lease.
+  [[nodiscard]] Result<nlohmann::json> call_once(const kube::Request& request, Duration timeout);
+  // GET whose body goes to `sink` as it comes, on a connection of its own. kCancelled after a stop.
+  // One retry after a 401, none after anything else. `head` gets the reply's head when it is 2xx.
+  [[nodiscard]] Status stream(const kube::Request& request, const http::Sink& sink,
+                              const StreamOptions& options, const http::HeadSink& head = {});
+
+  // From any thread, for good: streams and waiting reads end with kCancelled, later ones too.
+  // Writes still go: a reconcile that runs can finish.
+  void stop_reading();
+
+  [[nodiscard]] const KubeAccess& access() const;
+  [[nodiscard]] const Logger& log() const;
+  [[nodiscard]] Metrics* metrics() const;
+  [[nodiscard]] const Clock& clock() const;
+
+ private:
+  struct Impl;
+  explicit KubeClient(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace archipelago::op
