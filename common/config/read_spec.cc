@@ -46,18 +46,19 @@ void read_train(ObjectReader train, TrainData& out) {
 
 void read_data(ObjectReader data, DataSpec& out) {
   read_train(data.object("train"), out.train);
-  data.list("validation", 1,  // several sets are not evaluated yet
-            [&](ObjectReader& item, std::size_t /*index*/) {
-              ValidationData set;
-              item.text("name", set.name, check_label);
-              if (!item.text("path", set.path, check_path) && !item.has("path")) {
-                item.error("path", "is required", "the path of the validation file");
-              }
-              item.integer("everySteps", set.every_steps, 1, kMaxSteps);
-              item.integer("sequences", set.sequences, 1, 1'000'000);
-              item.finish();
-              out.validation.push_back(std::move(set));
-            });
+  data.list("validation", 64, [&](ObjectReader& item, std::size_t /*index*/) {
+    ValidationData set;
+    item.text("name", set.name, check_label);
+    if (!item.text("path", set.path, check_path) && !item.has("path")) {
+      item.error("path", "is required", "the path of the validation file");
+    }
+    item.integer("everySteps", set.every_steps, 1, kMaxSteps);
+    item.integer("sequences", set.sequences, 1, 1'000'000);
+    item.finish();
+    out.validation.push_back(std::move(set));
+  });
+  if (out.validation.size() > 1)  // several sets are not evaluated yet
+    data.error("validation", "is not supported yet", "a list of 1");
   read_volume(data.object("volume"), out.volume);
   data.finish();
 }

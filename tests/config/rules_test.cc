@@ -56,7 +56,7 @@ TEST_CASE("rules between fields") {
       {{"datacenters[0].learnerUnits=200", "datacenters[1].learnerUnits=57"},
        "spec.datacenters",
        "1 to 256"},
-      {{"data.validation=[{path: a}, {path: b}]"}, "spec.data.validation", "at most 1"},
+      {{"data.validation=[{path: a}, {path: b}]"}, "spec.data.validation", "a list of 1"},
       {{"data.volume={claim: c, hostPath: /data}"},
        "spec.data.volume.hostPath",
        "one of claim and hostPath"},
