@@ -4,8 +4,11 @@
 #include <mutex>
 
 #include <nlohmann/json.hpp>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 
 #include "common/http/client_stream.h"
+#include "common/http/tls.h"
 
 namespace archipelago::http {
 namespace {
@@ -13,37 +16,57 @@ namespace {
 constexpr std::size_t kPiece = std::size_t{1} << 20;
 constexpr std::size_t kErrorBody = 64 * 1024;
 
-// httplib's client with our stream in place of its own.
+// httplib's client with our stream in place of its own, which knows TLS too. (To httplib it is a
+// plain client: its SSLClient checks names by itself, and its handshake has no deadline.)
 class Connection final : public httplib::ClientImpl {
  public:
   Connection(const Endpoint& server, const std::atomic<bool>& cancelled)
       : httplib::ClientImpl(server.host, server.port), cancelled_(cancelled) {}
+  ~Connection() override { end_session(socket_, true); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
 
+  std::optional<TlsContext> tls;
+  Duration handshake_timeout{};
   RequestState* state = nullptr;  // of the request in flight
   bool fresh = false;             // the request opened the connection
+  bool reusable = false;
 
  private:
   bool create_and_connect_socket(Socket& socket, httplib::Error& error) override {
     fresh = true;
-    return httplib::ClientImpl::create_and_connect_socket(socket, error);
+    if (!httplib::ClientImpl::create_and_connect_socket(socket, error)) return false;
+    if (tls) socket.ssl = tls->open(socket.sock);
+    if (!tls || socket.ssl != nullptr) return true;
+    shutdown_socket(socket);
+    close_socket(socket);
+    error = httplib::Error::Connection;
+    return false;
   }
   bool process_socket(const Socket& socket,
                       std::function<bool(httplib::Stream&)> callback) override {
-    ClientStream stream(socket.sock, *state, cancelled_);
+    ClientStream stream(socket.sock, socket.ssl, tls ? tls->name() : "", *state, cancelled_);
+    if (fresh && tls && !stream.handshake(handshake_timeout)) return false;
     // Bytes before the question are an old answer or the end: never take them for the next one's.
     if (!fresh && stream.stale()) {
       state->fault = Fault::kStale;
       return false;
     }
     const bool ok = callback(stream);
-    reusable = ok && !stream.leftover() && !state->early;
+    // After "Connection: close" httplib has closed it, session included.
+    reusable = ok && socket.is_open() && !stream.leftover() && !state->early;
     return ok;
+  }
+  void shutdown_ssl(Socket& socket, bool gracefully) override { end_session(socket, gracefully); }
+  static void end_session(Socket& socket, bool gracefully) {
+    if (socket.ssl == nullptr) return;
+    if (gracefully && SSL_is_init_finished(socket.ssl) == 1) SSL_shutdown(socket.ssl);
+    SSL_free(socket.ssl);
+    socket.ssl = nullptr;
+    ERR_clear_error();
   }
 
   const std::atomic<bool>& cancelled_;
-
- public:
-  bool reusable = false;
 };
 
 Response head_of(const httplib::Response& from) {
@@ -152,6 +175,11 @@ ErrorKind kind_of_status(int status) {
   }
 }
 
+Status check_tls(const TlsOptions& tls, const std::string& host) {
+  if (auto context = TlsContext::create(tls, host); !context) return fail(context.error());
+  return {};
+}
+
 Error error_of(const Response& response, std::string_view what) {
   std::string message = std::string(what) + ": " + std::to_string(response.status);
   if (response.body.size() <= kErrorBody) {
@@ -170,6 +198,14 @@ struct Client::Impl {
     connection.set_url_encode(false);
     connection.set_decompress(false);
     connection.set_follow_location(false);
+    connection.handshake_timeout = options.connect_timeout;
+    if (!options.tls) return;
+    auto context = TlsContext::create(*options.tls, options.server.host);
+    if (context) {
+      connection.tls = std::move(*context);
+    } else {
+      unusable = context.error();
+    }
   }
 
   Result<Response> send(httplib::Request request, Collector collector, Duration total_timeout);
@@ -177,6 +213,7 @@ struct Client::Impl {
   Error judge(httplib::Error error) const;
 
   ClientOptions options;
+  std::optional<Error> unusable;  // the TLS options' error
   std::atomic<bool> cancelled{false};
   RequestState state;
   Connection connection;
@@ -187,6 +224,7 @@ Error Client::Impl::judge(httplib::Error error) const {
   const std::string where = options.server.text();
   if (cancelled || state.fault == Fault::kCancelled)
     return {ErrorKind::kCancelled, where + ": cancelled"};
+  if (state.fault == Fault::kTls && state.tls) return state.tls->with_context(where);
   if (state.fault == Fault::kTimeout || error == httplib::Error::ConnectionTimeout) {
     return {ErrorKind::kTimeout, where + ": timed out after " + std::to_string(state.sent) +
                                      " bytes sent and " + std::to_string(state.received) +
@@ -222,6 +260,7 @@ Result<Response> Client::Impl::attempt(httplib::Request request, Collector& coll
 Result<Response> Client::Impl::send(httplib::Request request, Collector collector,
                                     Duration total_timeout) {
   std::lock_guard lock(mutex);
+  if (unusable) return fail(*unusable);
   for (const auto& [name, value] : options.headers) request.headers.emplace(name, value);
   request.headers.emplace("User-Agent", "archipelago");
   state.deadline = SystemClock().now() + total_timeout;
@@ -230,6 +269,7 @@ Result<Response> Client::Impl::send(httplib::Request request, Collector collecto
   Result<Response> result = fail(ErrorKind::kCancelled, options.server.text() + ": cancelled");
   for (int i = 0; i < 2 && !cancelled; ++i) {
     state.fault = Fault::kNone;
+    state.tls.reset();
     state.early = state.any_reply = false;
     state.sent = state.received = 0;
     result = attempt(request, collector);

@@ -3,6 +3,7 @@
 // one client per purpose (control, uploads, downloads). Any answer is a Response, whatever its
 // status; an Error means that no whole answer arrived. After an error, a time-out or a partly read
 // body the connection is dropped, so an old answer can never be taken for the next one's.
+// Connections go straight to the server: proxy environment variables are not used.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -23,9 +24,19 @@ namespace archipelago::http {
 
 using HeaderList = std::vector<std::pair<std::string, std::string>>;
 
+// TLS 1.2 or later. The server's certificate is always checked: its chain, and that an alternative
+// name (DNS or IP; a common name alone is not enough) is the server's.
+struct TlsOptions {
+  std::string ca_pem{};           // certificates to trust; empty: the system's store
+  std::string certificate_pem{};  // ours, then its intermediates; with key_pem or not at all
+  std::string key_pem{};          // without a password
+  std::string server_name{};      // in the certificate; empty: the endpoint's host
+};
+
 struct ClientOptions {
   Endpoint server;
-  Duration connect_timeout = seconds(5);
+  std::optional<TlsOptions> tls;          // none: plain HTTP
+  Duration connect_timeout = seconds(5);  // and as much again for the TLS handshake
   Duration io_timeout =
       seconds(10);  // no byte moved in either direction for so long (raise it for held replies)
   Duration total_timeout = seconds(60);  // one request, connect included; streams pass their own
@@ -46,6 +57,10 @@ struct Response {
 // kTooLarge, 415 kUnsupported, 422 kRefused, 429 kUnavailable, 507 kNoSpace, other 5xx
 // kUnavailable, other 4xx kInvalid.
 [[nodiscard]] ErrorKind kind_of_status(int status);
+// kInvalid when the texts can't be used (which one and why, never their contents). A Client with
+// such options gives the same error for every request.
+[[nodiscard]] Status check_tls(const TlsOptions& tls, const std::string& host);
+
 // "PUT /path: 409: message of the JSON error body", of that kind.
 [[nodiscard]] Error error_of(const Response& response, std::string_view what);
 
