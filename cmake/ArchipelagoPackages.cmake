@@ -36,6 +36,10 @@ if(ARCHIPELAGO_WITH_TORCH)
   target_include_directories(archipelago_torch SYSTEM INTERFACE
     "${ARCHIPELAGO_LIBTORCH}/torch/include"
     "${ARCHIPELAGO_LIBTORCH}/torch/include/torch/csrc/api/include")
-  target_link_libraries(archipelago_torch INTERFACE archipelago_torch_cpu archipelago_c10)
+  # at::parallel_for is a template: without OpenMP in our own files it runs on one thread. The runtime is
+  # the wheel's own, so that there is one pool of threads in the process.
+  target_compile_options(archipelago_torch INTERFACE -fopenmp)
+  target_link_libraries(archipelago_torch INTERFACE archipelago_torch_cpu archipelago_c10
+    "${ARCHIPELAGO_LIBTORCH}/torch/lib/libgomp.so.1")
   target_link_options(archipelago_torch INTERFACE "-Wl,-rpath-link,${ARCHIPELAGO_LIBTORCH}/torch/lib")
 endif()
