@@ -262,7 +262,7 @@ Result<Response> Client::Impl::send(httplib::Request request, Collector collecto
   std::lock_guard lock(mutex);
   if (unusable) return fail(*unusable);
   for (const auto& [name, value] : options.headers) request.headers.emplace(name, value);
-  request.headers.emplace("User-Agent", "archipelago");
+  if (!request.has_header("User-Agent")) request.headers.emplace("User-Agent", "archipelago");
   state.deadline = SystemClock().now() + total_timeout;
   state.io_timeout = options.io_timeout;
   const bool idempotent = request.method != "POST" && request.method != "PATCH";
@@ -301,13 +301,13 @@ httplib::Request make_request(std::string_view method, std::string_view path,
 
 Result<Response> Client::request(std::string_view method, std::string_view path,
                                  std::string_view body, std::string_view content_type,
-                                 const HeaderList& headers) {
+                                 const HeaderList& headers, Duration total_timeout) {
   httplib::Request request = make_request(method, path, headers);
   if (!body.empty()) request.headers.emplace("Content-Type", std::string(content_type));
   request.body = std::string(body);
   return impl_->send(std::move(request),
                      Collector{impl_->options.max_reply_bytes, nullptr, nullptr, {}, 0, {}},
-                     impl_->options.total_timeout);
+                     total_timeout > Duration(0) ? total_timeout : impl_->options.total_timeout);
 }
 
 Result<Response> Client::put_bytes(std::string_view path, const HeaderList& headers,

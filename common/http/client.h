@@ -84,7 +84,8 @@ class Client {
   [[nodiscard]] Result<Response> request(std::string_view method, std::string_view path,
                                          std::string_view body = {},
                                          std::string_view content_type = "application/json",
-                                         const HeaderList& headers = {});
+                                         const HeaderList& headers = {},
+                                         Duration total_timeout = Duration(0));  // 0: the options'
   // The body without a copy. When the server answers before it has read everything, sending stops
   // and that answer is returned.
   [[nodiscard]] Result<Response> put_bytes(

@@ -187,6 +187,11 @@ ssize_t ClientStream::write(const char* ptr, size_t size) {
   // After an early answer the rest is pretended away, so that httplib goes on to read it.
   if (state_.early) return static_cast<ssize_t>(size);
   std::size_t done = 0;
+  // A process that was stopped (SIGSTOP) since the request began: nobody expects it any more.
+  if (now() >= state_.deadline) {
+    state_.fault = Fault::kTimeout;
+    return -1;
+  }
   while (done < size) {
     const Try step = try_send(ptr + done, size - done);
     if (step.kind == Try::Kind::kMoved) {
