@@ -3,13 +3,13 @@
 // write gate, metrics. Everything that the operator and the command line send to Kubernetes goes
 // through here.
 //
-// Errors of a call, by what the caller does next:
-//   kNotFound     no such object; on create also: the namespace is missing or being terminated (the
-//                 message says so)
+// Errors of a call, by what the caller does next (kFenced: 410, the resourceVersion or continue
+// token is too old):
+//   kNotFound     no such object; on create: the namespace is missing or being terminated (the
+//                 message says which)
 //   kConflict     409: it exists already, a stale resourceVersion, another uid
 //   kInvalid      400, 413, 415, 422 and whatever else repeats the same answer
 //   kRefused      403; the server's message is kept, after verb and resource
-//   kFenced       410: the resourceVersion or continue token is too old
 //   kUnavailable  no connection, 401 after credentials were read again, 429, 5xx; retry with
 //   backoff kTimeout      retry with backoff        kCancelled  stop_reading() or the destructor
 //   kTooLarge     a reply beyond max_reply_bytes      kCorrupt  a reply that is no JSON object
@@ -85,6 +85,12 @@ class KubeClient {
   // From any thread, for good: streams and waiting reads end with kCancelled, later ones too.
   // Writes still go: a reconcile that runs can finish.
   void stop_reading();
+
+  // How long the API server asked to leave such calls alone; zero: it did not.
+  [[nodiscard]] Duration asked_to_wait(const kube::Request& request) const;
+  // Is the write gate open? For what may as well be left undone; everything else is checked at its
+  // send.
+  [[nodiscard]] bool may_write() const;
 
   [[nodiscard]] const KubeAccess& access() const;
   [[nodiscard]] const Logger& log() const;

@@ -79,7 +79,7 @@ struct LogOptions {
 [[nodiscard]] Request create_lease(const std::string& name_space, const nlohmann::json& body);
 [[nodiscard]] Request update_lease(const ObjectKey& key, const nlohmann::json& body);
 [[nodiscard]] Request create_event(const std::string& name_space, const nlohmann::json& body);
-// Server-side apply of a whole event: writes a later count over what its creation wrote.
+// Merge patch: a later count over what the creation wrote.
 [[nodiscard]] Request patch_event(const ObjectKey& key, const nlohmann::json& body);
 [[nodiscard]] Request get_resources(std::string_view group_version);  // discovery of one group
 [[nodiscard]] Request get_crd(const std::string& name);

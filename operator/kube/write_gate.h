@@ -27,7 +27,9 @@ class WriteGate {
   explicit WriteGate(const Clock& boot_clock, std::function<void(const std::string&)> closed = {});
 
   // Until this is called the gate is open: a single operator without leader election.
-  void require_lease();
+  // `send_window`: how long a request that has passed the gate may take to be sent and answered;
+  // the time between our deadline and the lease's end.
+  void require_lease(Duration send_window);
   // By the elector: writes are allowed before `until` (last successful renewal, counted from before
   // it was sent, plus the renew deadline).
   void open_until(TimePoint until);
@@ -36,12 +38,15 @@ class WriteGate {
   // Immediately before the send of a mutating request (but the lease's own). False only where
   // `closed` returned.
   [[nodiscard]] bool check(const std::string& what);
+  [[nodiscard]] bool open() const;             // the same question without consequence
+  [[nodiscard]] Duration send_window() const;  // zero: no bound
 
  private:
   const Clock& clock_;
   std::function<void(const std::string&)> closed_;
   std::atomic<bool> required_{false};
-  std::atomic<std::int64_t> until_{0};  // nanoseconds of the boot clock
+  std::atomic<std::int64_t> until_{0};   // nanoseconds of the boot clock
+  std::atomic<std::int64_t> window_{0};  // nanoseconds
 };
 
 }  // namespace archipelago::op

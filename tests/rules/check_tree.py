@@ -28,6 +28,7 @@ OPERATOR = {
     "cluster": {"api", "common/base"},
     "runtime": {"api", "plan", "cluster", "reconcile", "common/base", "common/config", "common/http", "common/wire", "common/diloco"},
     "reconcile": {"api", "plan", "cluster", "common/base", "common/config", "common/wire", "common/diloco"},
+    "kube": {"api", "cluster", "common/base", "common/http", "common/config"},
     "local": {"api", "plan", "cluster", "runtime", "reconcile", "common/base", "common/config", "common/http", "common/wire", "common/diloco"},
 }
 # A third-party header and the only rooms that may include it.
