@@ -31,9 +31,16 @@ COPY ${PREBUILT} /programs
 FROM programs${PREBUILT:+-prebuilt} AS roots
 COPY deploy/image_root.py deploy/
 COPY LICENSE ./
-RUN for target in operator outer-optimizer learner; do \
-      python3 deploy/image_root.py $target --bin /programs --libtorch /opt/archipelago/libtorch-* --data data --output /roots/$target || exit 1; \
-    done
+ENV ROOT="python3 deploy/image_root.py --bin /programs --data data"
+
+FROM roots AS operator-root
+RUN $ROOT operator --output /root-of-image
+
+FROM roots AS outer-optimizer-root
+RUN $ROOT outer-optimizer --output /root-of-image
+
+FROM roots AS learner-root
+RUN $ROOT learner --output /root-of-image --libtorch /opt/archipelago/libtorch-*
 
 FROM scratch AS image
 ENV PATH=/usr/bin
@@ -45,18 +52,18 @@ LABEL org.opencontainers.image.version="0.1.0" \
 
 FROM image AS operator
 LABEL org.opencontainers.image.title="archipelago-operator"
-COPY --from=roots /roots/operator/libraries /
-COPY --from=roots /roots/operator/program /
+COPY --from=operator-root /root-of-image/libraries /
+COPY --from=operator-root /root-of-image/program /
 ENTRYPOINT ["/usr/bin/archipelago-operator"]
 
 FROM image AS outer-optimizer
 LABEL org.opencontainers.image.title="archipelago-outer-optimizer"
-COPY --from=roots /roots/outer-optimizer/libraries /
-COPY --from=roots /roots/outer-optimizer/program /
+COPY --from=outer-optimizer-root /root-of-image/libraries /
+COPY --from=outer-optimizer-root /root-of-image/program /
 ENTRYPOINT ["/usr/bin/archipelago-outer-optimizer"]
 
 FROM image AS learner
 LABEL org.opencontainers.image.title="archipelago-learner"
-COPY --from=roots /roots/learner/libraries /
-COPY --from=roots /roots/learner/program /
+COPY --from=learner-root /root-of-image/libraries /
+COPY --from=learner-root /root-of-image/program /
 ENTRYPOINT ["/usr/bin/archipelago-learner"]
