@@ -35,7 +35,7 @@ void add_figures(http::Server& server, const TestKubelet& kubelet) {
 Status run(const Flags& flags, SignalWaiter& signals) {
   const SystemClock clock;
   const Logger log = Logger::to_stderr("test-kubelet");
-  ARCH_TRY(KubeAccess access, op::load_kube_access(flags.kubeconfig, ""));
+  ARCH_TRY(op::KubeAccess access, op::load_kube_access(flags.kubeconfig, ""));
   op::KubeClientOptions options;
   options.user_agent = "archipelago-test-kubelet";
   options.qps = options.burst = 1e5;  // the server's own limits are enough
