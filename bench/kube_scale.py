@@ -74,7 +74,7 @@ class Stage:
 
     def start_operator(self, *flags):
         from scene import Operator
-        self.operator = Operator(self.kubeconfig, self.folder, "--namespace", NAMESPACE, *flags, outer=self.kubelet.port)
+        self.operator = Operator(self.kubeconfig, self.folder, "--namespace", NAMESPACE, *flags, outer=self.kubelet.port, poll=10)
         return self.operator
 
     def started(self):

@@ -34,7 +34,7 @@ class OuterStub {
     nlohmann::json settings = nlohmann::json::array();
     nlohmann::json probes = nlohmann::json::array();
     std::int64_t polls = 0;
-    double steps = 0;  // done up to `at`
+    double steps = 1;  // done up to `at`; the first by the first answer
     TimePoint at{};
     bool begun = false;
   };

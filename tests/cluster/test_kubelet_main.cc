@@ -42,7 +42,7 @@ Status run(const Flags& flags, SignalWaiter& signals) {
   options.connections = flags.kubelet.workers + 2;
   ARCH_TRY(const auto client, op::KubeClient::open(std::move(access), options, clock, log));
   op::KubeClusterOptions cluster_options;
-  cluster_options.pod_selector.clear();
+  cluster_options.child_selector.clear();
   cluster_options.slim = false;
   op::KubeCluster cluster(*client, cluster_options);
   PodTable table;

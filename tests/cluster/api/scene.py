@@ -113,9 +113,9 @@ def kubelet():
 
 
 class Operator(Process):
-    def __init__(self, kubeconfig, folder, *arguments, name="operator", outer=None):
+    def __init__(self, kubeconfig, folder, *arguments, name="operator", outer=None, poll=1):
         self.port = free_port()
-        command = [binary("archipelago-operator"), "--kubeconfig", kubeconfig, "--listen", f"127.0.0.1:{self.port}", "--log-level", "debug",
+        command = [binary("archipelago-operator"), "--kubeconfig", kubeconfig, "--listen", f"127.0.0.1:{self.port}", "--log-level", "debug", "--poll-interval", str(poll),
                    "--learner-image", "learner:test", "--outer-optimizer-image", "outer:test",
                    "--outer-optimizer-address", f"127.0.0.1:{outer or kubelet().port}", *arguments]
         super().__init__(command, f"{folder}/{name}.log")
