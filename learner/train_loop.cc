@@ -92,8 +92,9 @@ std::optional<diloco::BoundaryPlan> TrainLoop::step(const diloco::BoundaryPlan& 
   alive_(
       seconds(stats_.steps > 0 ? stats_.seconds_in_steps / static_cast<double>(stats_.steps) : 0));
   if (!read_batch(*refs)) return std::nullopt;
-  const double rate =
-      learning_rate(options_.inner, plan.schedule_step, options_.budget) * plan.rate_scale;
+  // The budget may have risen since we started.
+  const GlobalStep budget = plan.budget > GlobalStep(0) ? plan.budget : options_.budget;
+  const double rate = learning_rate(options_.inner, plan.schedule_step, budget) * plan.rate_scale;
   const auto result = trainer_.step(tokens_, rate);
   if (!result) {
     hub_.end(ExitCode::kInternal, "training step: " + result.error().message);

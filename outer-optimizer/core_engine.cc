@@ -222,8 +222,8 @@ void CoreEngine::drain(TimePoint) {
       start_merge(std::move(*merge));
     } else if (const auto* drop = std::get_if<diloco::DropUpload>(&effect)) {
       uploads_.drop(drop->key);
-    } else if (std::holds_alternative<diloco::PublishFinal>(effect)) {
-      publish_final();
+    } else if (const auto* final_one = std::get_if<diloco::PublishFinal>(&effect)) {
+      publish_final(final_one->version);
     } else if (std::holds_alternative<diloco::WriteModel>(effect)) {
       write_model();
     }
@@ -343,6 +343,18 @@ void CoreEngine::upload_aborted(const diloco::UploadKey& key) {
 void CoreEngine::downlink_bytes(std::uint64_t bytes) {
   metrics_.fragment_bytes(bytes);
   post_internal([this, bytes](TimePoint) { core_.downlink_bytes(bytes); });
+}
+
+Status CoreEngine::put_settings(const diloco::LiveSettings& settings) {
+  return ask<void>([this, settings](TimePoint now) -> Status {
+    ARCH_TRY_VOID(core_.apply_settings(settings, now));
+    log_.info("settings", {{"generation", settings.generation},
+                           {"quorum", settings.quorum},
+                           {"grace", std::string(diloco::to_string(settings.grace))},
+                           {"budget", settings.budget.value}});
+    publish_status(now);
+    return {};
+  });
 }
 
 // --- views

@@ -72,6 +72,8 @@ class CoreEngine {
   [[nodiscard]] Result<std::int32_t> upload_complete(const diloco::UploadInfo& info);
   void upload_aborted(const diloco::UploadKey& key);
   void downlink_bytes(std::uint64_t bytes);
+  // Durable before it returns; kConflict, kRefused as SyncerCore::apply_settings.
+  [[nodiscard]] Status put_settings(const diloco::LiveSettings& settings);
 
   [[nodiscard]] std::shared_ptr<const LayoutView> layout() const;  // null before one is known
   [[nodiscard]] bool frames_ready() const { return frames_ready_; }
@@ -118,7 +120,7 @@ class CoreEngine {
   void checkpoint_ended(const CheckpointResult& result);
   void seed_staged(const diloco::UnitKey& who, FragmentId fragment, TimePoint now, Release done);
   void commit_seed();
-  void publish_final();
+  void publish_final(GlobalStep version);
   void write_model();
   void layout_known(const diloco::Layout& layout, const diloco::Fragmentation& fragmentation);
   void publish_status(TimePoint now);

@@ -295,17 +295,17 @@ void CoreEngine::checkpoint_ended(const CheckpointResult& result) {
 // --- the end
 // ------------------------------------------------------------------------------------------------------
 
-void CoreEngine::publish_final() {
+void CoreEngine::publish_final(GlobalStep version) {
   diloco::SyncerState state = core_.state();
   state.final_published = true;
-  const bool posted = store_.post([this, text = wire::encode(state)](Store& store) {
-    Status status = store.publish_final(options_.core.budget.next(), text);
-    post_internal([this, status = std::move(status)](TimePoint now) {
+  const bool posted = store_.post([this, version, text = wire::encode(state)](Store& store) {
+    Status status = store.publish_final(version, text);
+    post_internal([this, version, status = std::move(status)](TimePoint now) {
       if (status) {
         core_.final_published(now);
       } else if (status.error().kind == ErrorKind::kNoSpace) {
         set_no_space(true, status.error().message);
-        retry_in(kRetry, [this](TimePoint) { publish_final(); });
+        retry_in(kRetry, [this, version](TimePoint) { publish_final(version); });
       } else {
         fatal(status.error().with_context("final publication"));
       }

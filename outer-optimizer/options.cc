@@ -45,6 +45,7 @@ diloco::SyncerConfig core_of(const Flags& flags, const config::TrainingSpec& spe
   core.grace_steps = sync.grace.steps;
   core.grace_fraction = sync.grace.fraction;
   core.budget = GlobalStep(spec.budget.global_steps);
+  core.settings_source = flags.run_id;  // before an adopted run gives its own id
   core.max_lead = sync.max_lead;
   core.start_units = sync.start_units;
   core.start_timeout = seconds(sync.start_timeout_seconds);
@@ -75,6 +76,7 @@ Result<DaemonOptions> make_options(const Flags& flags, const config::DecoupledTr
   DaemonOptions out;
   out.flags = flags;
   out.core = core_of(flags, spec);
+  out.core.settings_generation = std::max<std::int64_t>(1, training.generation);
   out.uplink = codec_of(spec.sync.uplink);
   out.linger = seconds(spec.outer_optimizer.finished_linger_seconds);
   out.checkpoint_every = spec.outer_optimizer.checkpoint.every_steps;

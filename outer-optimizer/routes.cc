@@ -166,6 +166,15 @@ void add_learner_routes(http::Server& server, Services& s) {
       },
       wire::kMaxMessageBytes);
   server.route(
+      "PUT", "/v1/settings",
+      [&s](const http::Request& request) {
+        const auto settings = wire::parse_settings(request.body);
+        if (!settings) return reply_of(s, settings.error());
+        if (auto put = s.engine.put_settings(*settings); !put) return reply_of(s, put.error());
+        return http::Reply::json(wire::encode(*settings));
+      },
+      wire::kMaxMessageBytes);
+  server.route(
       "PUT", "/v1/layout/{}", [&s](const http::Request& request) { return put_layout(s, request); },
       kMaxLayoutBody);
   server.route_upload(

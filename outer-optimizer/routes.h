@@ -2,18 +2,20 @@
 // The HTTP surface (protocol.md §11). Handlers parse, ask the engine, answer.
 //
 // Learners' port:
-//   POST /v1/hello               wire::parse_hello -> wire::encode(HelloReply)
-//   POST /v1/progress            wire::parse_progress -> wire::encode(ProgressReply); held until
-//   news, one heartbeat at
-//                                most, unless `news` is -1
-//   POST /v1/leave               {unit, incarnation, session} -> {}
-//   PUT  /v1/layout/{digest}     {"layout": Layout::to_text(), "assets": {name: text}}, at most 16
-//   MiB -> {} PUT  /v1/rounds/{t}/upload   one frame: kUpload of round t, or with t = 0 a
-//   kSeedKeyframe -> {"t", "attempt"} receipt GET  /v1/fragments/{p}?have=V   one frame, kDelta or
-//   kKeyframe; 204 when nothing is newer than V (-1: holds nothing) PUT  /v1/recovery/{id}, GET
-//   /v1/recovery/{id}   inner state through the spool; 404 until it is complete GET  /v1/status
-//   wire::encode(StatusDocument) GET  /v1/model, /v1/model/{file}   file names, a file; 404 until
-//   the run is finished
+//   POST /v1/hello              wire::parse_hello -> wire::encode(HelloReply)
+//   POST /v1/progress           wire::parse_progress -> wire::encode(ProgressReply); held until
+//                               news, one heartbeat at most, unless `news` is -1
+//   POST /v1/leave              {unit, incarnation, session} -> {}
+//   PUT  /v1/layout/{digest}    {"layout": Layout::to_text(), "assets": {name: text}} -> {}; at
+//                               most 16 MiB
+//   PUT  /v1/rounds/{t}/upload  one frame: kUpload of round t, or with t = 0 a kSeedKeyframe
+//                               -> {"t", "attempt"} receipt
+//   GET  /v1/fragments/{p}?have=V  one frame, kDelta or kKeyframe; 204 when nothing is newer than V
+//                               (-1: holds nothing)
+//   PUT, GET /v1/recovery/{id}  inner state through the spool; 404 until it is complete
+//   PUT  /v1/settings           wire::parse_settings -> the settings in force
+//   GET  /v1/status             wire::encode(StatusDocument)
+//   GET  /v1/model, /v1/model/{file}  file names, a file; 404 until the run is finished
 // X-Archipelago-Unit, -Incarnation and -Session on GETs and PUTs without a frame are checked for
 // fencing when present. Admin port: /healthz /readyz /statusz /metrics.
 #include <atomic>

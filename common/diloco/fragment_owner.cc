@@ -15,6 +15,7 @@ void FragmentOwner::announce(const AnnounceMessage& message) {
   Entry entry;
   entry.fragment = message.fragment;
   entry.base = message.base;
+  entry.quorum = message.quorum;
   entries_.emplace(message.t, std::move(entry));
 }
 
@@ -30,7 +31,7 @@ void FragmentOwner::close(const CloseMessage& message, TimePoint now) {
     const auto upload = entry.uploads.find(unit);
     if (upload == entry.uploads.end() || !upload->second.complete) entry.awaited.insert(unit);
   }
-  if (complete_count(entry) >= config_->quorum) entry.kth = Duration{};
+  if (complete_count(entry) >= entry.quorum) entry.kth = Duration{};
 }
 
 void FragmentOwner::reopened(GlobalStep t) {
@@ -38,6 +39,14 @@ void FragmentOwner::reopened(GlobalStep t) {
   if (it == entries_.end()) return;
   it->second.closed = false;
   it->second.awaited.clear();
+}
+
+void FragmentOwner::lower_quorum(std::int32_t quorum, TimePoint now) {
+  for (auto& [t, entry] : entries_) {
+    entry.quorum = std::min(entry.quorum, quorum);
+    if (entry.closed && !entry.kth && complete_count(entry) >= entry.quorum)
+      entry.kth = now - entry.closed_at;
+  }
 }
 
 Result<UploadVerdict> FragmentOwner::started(const UploadKey& key, std::int32_t fragment,
@@ -116,7 +125,7 @@ Result<std::int32_t> FragmentOwner::complete(const UploadInfo& info, TimePoint n
   double& throughput = links_[unit].throughput;
   throughput = throughput <= 0 ? sample : 0.5 * throughput + 0.5 * sample;
   entry.awaited.erase(unit);
-  if (entry.closed && !entry.kth && complete_count(entry) >= config_->quorum)
+  if (entry.closed && !entry.kth && complete_count(entry) >= entry.quorum)
     entry.kth = now - entry.closed_at;
   return upload.key.attempt;
 }
@@ -165,7 +174,7 @@ double FragmentOwner::kth_smallest_figure(const Entry& entry) const {
   for (const auto& unit : entry.awaited)
     if (const double f = figure(entry, unit); f >= 0 && !entry.uploads.contains(unit))
       figures.push_back(f);
-  const auto k = static_cast<std::size_t>(std::max(1, config_->quorum));
+  const auto k = static_cast<std::size_t>(std::max(1, entry.quorum));
   if (figures.size() < k) return -1;
   std::nth_element(figures.begin(), figures.begin() + static_cast<std::ptrdiff_t>(k - 1),
                    figures.end());
@@ -214,7 +223,7 @@ std::vector<GlobalStep> FragmentOwner::evaluate(double step_seconds, TimePoint n
       return !still_awaited(entry, unit, step_seconds, kth, now);
     });
     if (!entry.awaited.empty()) continue;
-    if (complete_count(entry) >= config_->quorum) {
+    if (complete_count(entry) >= entry.quorum) {
       entry.ready = true;
     } else {
       short_of_quorum.push_back(t);

@@ -22,6 +22,7 @@ class FragmentOwner {
   void announce(const AnnounceMessage& message);
   void close(const CloseMessage& message, TimePoint now);
   void reopened(GlobalStep t);
+  void lower_quorum(std::int32_t quorum, TimePoint now);  // as RoundClock's
 
   [[nodiscard]] Result<UploadVerdict> started(const UploadKey& key, std::int32_t fragment,
                                               GlobalStep base, std::uint64_t bytes, TimePoint now);
@@ -56,6 +57,7 @@ class FragmentOwner {
   struct Entry {
     std::int32_t fragment = kNoFragment;
     GlobalStep base;
+    std::int32_t quorum = 1;
     bool closed = false, ready = false;
     TimePoint closed_at{};
     std::optional<Duration> kth;    // time since the close at which the K-th upload was complete

@@ -260,6 +260,7 @@ void LearnerCore::plan_validation(BoundaryPlan& plan) {
 
 void LearnerCore::plan_state(BoundaryPlan& plan) {
   plan.schedule_step = committed_;
+  plan.budget = budget_;
   plan.rate_scale =
       ramp_left_ > 0 ? 1.0 - static_cast<double>(ramp_left_) / (config_.ramp_steps + 1) : 1.0;
   plan.finished = run_phase_ == RunPhase::kFinished;
@@ -382,6 +383,7 @@ void LearnerCore::on_reply(const ProgressReply& reply, TimePoint) {
   news_ = reply.news;
   run_phase_ = reply.phase;
   committed_ = std::max(committed_, reply.committed);
+  if (reply.budget > GlobalStep(0)) budget_ = reply.budget;
   rounds_ = reply.rounds;
   latest_ = reply.versions;
   validate_ = reply.validate;

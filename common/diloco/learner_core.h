@@ -58,6 +58,7 @@ struct BoundaryPlan {
   bool finished = false;               // the run is over: leave the loop, exit 0
   std::string pause_reason;
   GlobalStep schedule_step;  // drives learning rate and schedules: the highest committed t heard of
+  GlobalStep budget;         // T as last heard; 0: not yet
   double rate_scale = 1;     // ramp after fresh moments
 };
 
@@ -161,6 +162,7 @@ class LearnerCore {
   std::int64_t epoch_ = 0;
   std::int64_t news_ = -1;
   GlobalStep committed_;
+  GlobalStep budget_;
   std::vector<RoundNews> rounds_;
   std::vector<GlobalStep> latest_;               // newest published, by fragment
   std::vector<GlobalStep> fetched_;              // newest decoded, by fragment

@@ -11,6 +11,7 @@
 
 #include "common/base/ids.h"
 #include "common/diloco/lease.h"
+#include "common/diloco/settings.h"
 
 namespace archipelago::diloco {
 
@@ -110,6 +111,7 @@ struct ProgressReply {
   std::optional<RecoveryTask> donate;   // copy the inner state at a boundary and PUT it there
   std::optional<RecoveryTask> recover;  // GET the inner state there
   bool fresh_start = false;             // nobody has inner state: start with fresh moments
+  GlobalStep budget;                    // T as it is now; 0: not said
   double heartbeat_seconds = 1;
 };
 
@@ -171,6 +173,7 @@ struct StatusDocument {
   std::string phase, run_id;
   std::int64_t epoch = 0;
   GlobalStep global_step, budget;
+  LiveSettings settings;  // in force
   std::int64_t tokens = 0;
   double loss = kNoValue, validation_loss = kNoValue;
   GlobalStep validation_step;

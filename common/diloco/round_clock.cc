@@ -65,8 +65,9 @@ std::vector<AnnounceMessage> RoundClock::announce(UnitTable& units, TimePoint no
     if (round.fragment != kNoFragment)
       round.base = version_at(GlobalStep(t.value - 1), round.fragment, config_->fragments,
                               config_->interval);
+    round.quorum = config_->quorum;
     round.announced_at = now;
-    out.push_back({t, round.fragment, round.base});
+    out.push_back({t, round.fragment, round.base, round.quorum});
     rounds_.push_back(std::move(round));
   }
   return out;
@@ -93,10 +94,10 @@ bool RoundClock::everybody_spoke(const Round& round, const std::set<std::string>
 bool RoundClock::due(Round& round, const std::set<std::string>& who, UnitTable& units,
                      TimePoint now) {
   const auto count = static_cast<std::int32_t>(who.size());
-  if (count < config_->quorum) {
+  if (count < round.quorum) {
     round.quorum_at.reset();
     reason_ = "round " + std::to_string(round.t.value) + ": " + std::to_string(count) +
-              " of quorum " + std::to_string(config_->quorum);
+              " of quorum " + std::to_string(round.quorum);
     return false;
   }
   const double step = units.step_seconds(now);
@@ -163,6 +164,10 @@ void RoundClock::committed(GlobalStep t, double step_seconds, TimePoint now) {
 
 void RoundClock::new_attempt(GlobalStep t, const std::string& unit) {
   if (Round* round = find_round(t)) round->stalled.erase(unit);
+}
+
+void RoundClock::lower_quorum(std::int32_t quorum) {
+  for (auto& round : rounds_) round.quorum = std::min(round.quorum, quorum);
 }
 
 void RoundClock::fenced(const std::string& unit) {

@@ -23,6 +23,7 @@ struct Round {
   GlobalStep t;
   std::int32_t fragment = kNoFragment;
   GlobalStep base = kNoVersion;
+  std::int32_t quorum = 1;  // as announced, or lower
   bool open = true;
   bool reopened = false;
   TimePoint announced_at{};
@@ -38,6 +39,7 @@ struct AnnounceMessage {
   GlobalStep t;
   std::int32_t fragment = kNoFragment;
   GlobalStep base;
+  std::int32_t quorum = 1;
 };
 struct CloseMessage {
   GlobalStep t;
@@ -60,6 +62,9 @@ class RoundClock {
   void new_attempt(GlobalStep t,
                    const std::string& unit);  // a unit counts again in a reopened round
   void fenced(const std::string& unit);
+  // A round that waits for more than `quorum` units waits for so many; none waits for more than it
+  // was announced with.
+  void lower_quorum(std::int32_t quorum);
 
   [[nodiscard]] GlobalStep committed() const { return committed_; }
   [[nodiscard]] const std::deque<Round>& rounds() const { return rounds_; }

@@ -71,6 +71,10 @@ void SyncerState::merge_newer(const SyncerState& other) {
   merge_ledger(ledger, other.ledger);
   for (const auto& [t, record] : other.recent) recent.insert_or_assign(t, record);
   while (recent.size() > kRecent) recent.erase(recent.begin());
+  if (other.settings &&
+      (!settings || std::pair(other.settings->epoch, other.settings->settings.generation) >=
+                        std::pair(settings->epoch, settings->settings.generation)))
+    settings = other.settings;
   merged_tokens = std::max(merged_tokens, other.merged_tokens);
   rounds = std::max(rounds, other.rounds);
   participants = std::max(participants, other.participants);
@@ -92,6 +96,10 @@ SyncerCore::Impl::Impl(SyncerConfig c, std::int64_t epoch_number,
       owner(config),
       last_tick(now) {
   durable.epoch = epoch;
+  const auto& kept = durable.settings;
+  const bool newer = kept && kept->source == config.settings_source &&
+                     kept->settings.generation > config.settings_generation;
+  use_settings(newer ? LiveSettings(kept->settings) : settings());
   layout_digest = durable.layout_digest;
   news_count = epoch << 32;  // above everything that an earlier epoch said
   for (auto& [name, identity] : durable.units) {
@@ -114,6 +122,21 @@ SyncerCore::Impl::Impl(SyncerConfig c, std::int64_t epoch_number,
   validations_leased_to = durable.committed;
   // A budget that was lowered below what is committed ends at once; a raised one goes on.
   if (durable.committed >= config.budget) finishing_since = now;
+}
+
+LiveSettings SyncerCore::Impl::settings() const {
+  return {config.settings_generation, config.quorum,         config.grace,
+          config.grace_steps,         config.grace_fraction, config.budget};
+}
+
+void SyncerCore::Impl::use_settings(const LiveSettings& s) {
+  config.settings_generation = s.generation;
+  config.quorum = s.quorum;
+  config.grace = s.grace;
+  config.grace_steps = s.grace_steps;
+  config.grace_fraction = s.grace_fraction;
+  config.budget = s.budget;
+  durable.settings = SettingsRecord{epoch, config.settings_source, s};
 }
 
 // --- events
@@ -490,6 +513,17 @@ void SyncerCore::model_written(TimePoint) {
   impl_->durable.finished = true;
   impl_->effects.emplace_back(PersistState{});
   impl_->news();
+}
+Status SyncerCore::apply_settings(const LiveSettings& settings, TimePoint now) {
+  ARCH_TRY_VOID(check_change(impl_->settings(), settings, impl_->clock.committed()));
+  if (settings == impl_->settings()) return {};
+  impl_->use_settings(settings);
+  impl_->clock.lower_quorum(settings.quorum);
+  impl_->owner.lower_quorum(settings.quorum, now);
+  impl_->effects.emplace_back(PersistState{});
+  impl_->news();
+  impl_->advance(now);
+  return {};
 }
 void SyncerCore::downlink_bytes(std::uint64_t bytes) {
   impl_->durable.bytes_down += static_cast<std::int64_t>(bytes);

@@ -16,10 +16,9 @@
 #include "common/base/result.h"
 #include "common/diloco/data_ledger.h"
 #include "common/diloco/messages.h"
+#include "common/diloco/settings.h"
 
 namespace archipelago::diloco {
-
-enum class GraceKind { kSteps, kSlack, kOff };
 
 struct SyncerConfig {
   std::string run_id;
@@ -42,6 +41,10 @@ struct SyncerConfig {
   std::uint64_t data_seed = 1;
   double heartbeat_seconds = 1;  // upper bound of a held reply
   std::int32_t max_units = 512;  // names ever seen
+  // quorum, grace* and budget above are of this generation of this resource; a newer set in the
+  // journal goes before them.
+  std::int64_t settings_generation = 1;
+  std::string settings_source;
 };
 
 // Everything of the core that must survive the process; wire/state_json writes it into journal and
@@ -70,6 +73,7 @@ struct SyncerState {
   std::string dataset_digest;
   std::map<std::string, Identity> units;
   std::optional<LedgerSnapshot> ledger;
+  std::optional<SettingsRecord> settings;
   std::map<GlobalStep, CommitRecord>
       recent;  // the newest commits, at most kRecent: senders ask what became of them
   static constexpr std::size_t kRecent = 256;
@@ -100,8 +104,9 @@ struct StartMerge {  // merge, journal with state, publish version t; then commi
 struct DropUpload {  // free the stored bytes; also sent for those of a committed round
   UploadKey key;
 };
-struct PublishFinal {
-};  // published := master, every fragment a keyframe of version T + 1; then final_published()
+struct PublishFinal {  // published := master, every fragment a keyframe; then final_published()
+  GlobalStep version;  // T + 1
+};
 struct WriteModel {};  // write model/ and the last manifest; then model_written()
 using Effect = std::variant<PersistState, StartMerge, DropUpload, PublishFinal, WriteModel>;
 
@@ -147,6 +152,9 @@ class SyncerCore {
   void merge_failed(GlobalStep t, TimePoint now);  // no space: tried again on later ticks
   void final_published(TimePoint now);
   void model_written(TimePoint now);
+  // Quorum, grace and budget from here on: a round keeps the quorum it was announced with, unless
+  // the new one is lower. kConflict: an older generation; kRefused: a value that is not allowed.
+  [[nodiscard]] Status apply_settings(const LiveSettings& settings, TimePoint now);
   void downlink_bytes(std::uint64_t bytes);
   void checkpoint_written(GlobalStep t);
   void set_condition(StatusDocument::Condition condition);

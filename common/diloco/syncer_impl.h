@@ -46,6 +46,8 @@ struct SyncerCore::Impl {
   [[nodiscard]] std::optional<std::int32_t> merged_attempt(const UnitKey& who, GlobalStep t) const;
   void record_commit(CommitRecord record, std::uint64_t bytes_up);
   [[nodiscard]] SyncerState state() const;
+  [[nodiscard]] LiveSettings settings() const;
+  void use_settings(const LiveSettings& settings);
 
   // syncer_services.cc
   [[nodiscard]] ProgressReply reply_for(const UnitRecord& unit) const;

@@ -68,6 +68,7 @@ ProgressReply SyncerCore::Impl::reply_for(const UnitRecord& unit) const {
   for (const auto& [newcomer, relay] : relays)
     if (relay.donor == unit.last.who.unit) reply.donate = RecoveryTask{relay.id, newcomer};
   reply.fresh_start = unit.last.wants_inner_state && own == relays.end();
+  reply.budget = config.budget;
   reply.heartbeat_seconds = config.heartbeat_seconds;
   return reply;
 }
@@ -257,7 +258,7 @@ void SyncerCore::Impl::finish_if_done(TimePoint now) {
   };
   if (std::any_of(effects.begin(), effects.end(), pending)) return;
   if (!durable.final_published) {
-    if (!final_asked) effects.emplace_back(PublishFinal{});
+    if (!final_asked) effects.emplace_back(PublishFinal{config.budget.next()});
     final_asked = true;
     return;
   }
@@ -341,6 +342,7 @@ StatusDocument SyncerCore::Impl::status(TimePoint now) const {
   out.epoch = epoch;
   out.global_step = clock.committed();
   out.budget = config.budget;
+  out.settings = settings();
   out.loss = loss;
   out.validation_loss = durable.validation_loss;
   out.validation_step = durable.validation_step;

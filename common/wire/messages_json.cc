@@ -121,6 +121,7 @@ Json reply_json(const ProgressReply& m) {
                {"versions", ids(m.versions)},
                {"freshStart", m.fresh_start},
                {"seed", m.seed},
+               {"budget", m.budget.value},
                {"heartbeatSeconds", m.heartbeat_seconds}};
   Json rounds = Json::array(), outcomes = Json::array(), leases = Json::array();
   for (const auto& r : m.rounds)
@@ -173,6 +174,7 @@ void read_reply(Fields& fields, ProgressReply& m) {
   read_ids(fields, "versions", 1 << 20, m.versions);
   fields.boolean("freshStart", m.fresh_start);
   fields.boolean("seed", m.seed);
+  fields.id("budget", m.budget, 0, false);
   fields.number("heartbeatSeconds", m.heartbeat_seconds, 0.001, 3600);
   read_rounds(fields, m);
   if (fields.find("validate", false) != nullptr) {

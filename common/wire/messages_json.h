@@ -35,5 +35,9 @@ inline constexpr std::size_t kMaxListedBlocks = 4096;
 [[nodiscard]] Result<diloco::StatusDocument> parse_status(std::string_view text);
 [[nodiscard]] Result<diloco::SyncerState> parse_state(std::string_view text);
 [[nodiscard]] Result<diloco::UnitKey> parse_unit_key(std::string_view text);
+// PUT /v1/settings. kInvalid: no JSON object; kRefused: a field that is missing, of the wrong type
+// or not allowed.
+[[nodiscard]] Result<diloco::LiveSettings> parse_settings(std::string_view text);
+[[nodiscard]] std::string encode(const diloco::LiveSettings& settings);
 
 }  // namespace archipelago::wire

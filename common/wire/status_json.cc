@@ -8,6 +8,41 @@ using namespace diloco;
 
 namespace {
 
+Json settings_json(const LiveSettings& s) {
+  return {
+      {"generation", s.generation},
+      {"quorum", s.quorum},
+      {"grace",
+       {{"rule", to_string(s.grace)}, {"steps", s.grace_steps}, {"fraction", s.grace_fraction}}},
+      {"budget", {{"globalSteps", s.budget.value}}}};
+}
+
+// Types only: check_settings knows what is allowed.
+void read_settings(Fields& fields, LiveSettings& s) {
+  fields.integer("generation", s.generation, INT64_MIN, INT64_MAX);
+  fields.integer("quorum", s.quorum, INT32_MIN, INT32_MAX);
+  if (const Json* grace = fields.find("grace", true)) {
+    Fields inner(*grace, fields.path("grace"));
+    std::string rule;
+    inner.text("rule", rule, 64);
+    inner.number("steps", s.grace_steps);
+    inner.number("fraction", s.grace_fraction);
+    bool known = false;
+    for (const GraceKind kind : {GraceKind::kSteps, GraceKind::kSlack, GraceKind::kOff}) {
+      if (to_string(kind) != rule) continue;
+      s.grace = kind;
+      known = true;
+    }
+    if (!known) inner.set_error("rule: given '" + rule + "', allowed steps, slack, off");
+    fields.nested(inner);
+  }
+  if (const Json* budget = fields.find("budget", true)) {
+    Fields inner(*budget, fields.path("budget"));
+    inner.integer("globalSteps", s.budget.value, INT64_MIN, INT64_MAX);
+    fields.nested(inner);
+  }
+}
+
 Json unit_json(const UnitStatus& u) {
   Json json = {{"name", u.name},
                {"datacenter", u.datacenter},
@@ -187,7 +222,8 @@ std::string encode(const StatusDocument& m) {
                {"bytesDown", m.bytes_down},
                {"lastCheckpointStep", m.last_checkpoint_step.value},
                {"rounds", m.rounds},
-               {"settingsGeneration", 1},
+               {"settingsGeneration", m.settings.generation},
+               {"settings", settings_json(m.settings)},
                {"lastDecision", m.last_decision}};
   put_number(json, "loss", m.loss);
   put_number(json, "validationLoss", m.validation_loss);
@@ -257,6 +293,11 @@ Result<StatusDocument> parse_status(std::string_view text) {
   fields.number("mergedFraction", m.merged_fraction);
   fields.number("mergedTokens", m.merged_tokens);
   fields.number("meanParticipants", m.mean_participants);
+  if (const Json* settings = fields.find("settings", false)) {
+    Fields inner(*settings, "status.settings");
+    read_settings(inner, m.settings);
+    fields.nested(inner);
+  }
   read_status_lists(fields, m);
   ARCH_TRY_VOID(fields.done());
   return m;
@@ -284,6 +325,11 @@ std::string encode(const SyncerState& s) {
   json["units"] = std::move(units);
   json["recent"] = recent_json(s.recent);
   if (s.ledger) json["ledger"] = ledger_json(*s.ledger);
+  if (s.settings) {
+    json["settings"] = settings_json(s.settings->settings);
+    json["settings"]["epoch"] = s.settings->epoch;
+    json["settings"]["source"] = s.settings->source;
+  }
   return dump(json);
 }
 
@@ -324,8 +370,28 @@ Result<SyncerState> parse_state(std::string_view text) {
     read_ledger(inner, s.ledger.emplace());
     fields.nested(inner);
   }
+  if (const Json* settings = fields.find("settings", false)) {
+    Fields inner(*settings, "state.settings");
+    SettingsRecord& record = s.settings.emplace();
+    read_settings(inner, record.settings);
+    inner.integer("epoch", record.epoch, 0, INT64_MAX);
+    inner.text("source", record.source, 255);
+    fields.nested(inner);
+  }
   ARCH_TRY_VOID(fields.done());
   return s;
 }
+
+Result<LiveSettings> parse_settings(std::string_view text) {
+  ARCH_TRY(const Json json, parse_object(text, kMaxMessageBytes));
+  LiveSettings settings;
+  Fields fields(json, "settings");
+  read_settings(fields, settings);
+  if (auto read = fields.done(); !read) return fail(ErrorKind::kRefused, read.error().message);
+  ARCH_TRY_VOID(check_settings(settings));
+  return settings;
+}
+
+std::string encode(const LiveSettings& settings) { return dump(settings_json(settings)); }
 
 }  // namespace archipelago::wire

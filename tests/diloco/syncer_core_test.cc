@@ -286,3 +286,137 @@ TEST_CASE("names seen are bounded") {
   b.join(kB);
   CHECK(b.hello(Bench::key("a-2")).error().kind == ErrorKind::kTooLarge);
 }
+
+namespace {
+
+LiveSettings settings_of(const Bench& b, std::int64_t generation) {
+  LiveSettings s = b.core->status(b.now).settings;
+  s.generation = generation;
+  return s;
+}
+
+void commit(Bench& b, std::int64_t t) {
+  const auto merge = b.merge();
+  REQUIRE(merge);
+  REQUIRE(merge->t == GlobalStep(t));
+  b.core->committed(GlobalStep(t), 1000, b.now);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "live settings: a raised quorum waits for the next announcement, a lowered one does not") {
+  Bench b;
+  b.join(kA);
+  b.join(kB);
+  // Round 1 is announced with K = 1; both are expected, so one alone waits for the other's word.
+  LiveSettings next = settings_of(b, 2);
+  next.quorum = 2;
+  REQUIRE(b.core->apply_settings(next, b.now));
+  b.core->leave(kB, b.now);
+  REQUIRE(b.core->progress(b.report(kA, {{GlobalStep(1), 1}}), b.now));
+  REQUIRE(b.upload(kA, 1));
+  commit(b, 1);
+  // Round 2 was announced after the change: one unit is no quorum, however long it waits.
+  REQUIRE(b.core->progress(b.report(kA, {{GlobalStep(2), 1}}), b.now));
+  REQUIRE(b.upload(kA, 2));
+  b.wait(5);
+  CHECK_FALSE(b.merge());
+  CHECK(b.core->status(b.now).last_decision == "round 2: 1 of quorum 2");
+  // The round that waits is freed; otherwise a run that lost units could never go on.
+  next.generation = 3;
+  next.quorum = 1;
+  REQUIRE(b.core->apply_settings(next, b.now));
+  b.wait(2);
+  commit(b, 2);
+  CHECK(b.core->status(b.now).settings == next);
+}
+
+TEST_CASE("live settings: a raised budget goes on, a reached one stays") {
+  SyncerConfig config = Bench::small();
+  config.budget = GlobalStep(2);
+  Bench b(config);
+  b.join(kA);
+  REQUIRE(b.upload(kA, 1));
+  REQUIRE(b.core->progress(b.report(kA, {{GlobalStep(1), 1}}), b.now));
+  commit(b, 1);
+  LiveSettings next = settings_of(b, 2);
+  next.budget = GlobalStep(3);
+  REQUIRE(b.core->apply_settings(next, b.now));
+  const auto reply = b.core->progress(b.report(kA, {{GlobalStep(2), 1}}), b.now);
+  CHECK(reply->budget == GlobalStep(3));
+  for (std::int64_t t : {2, 3}) {
+    REQUIRE(b.core->progress(b.report(kA, {{GlobalStep(t), 1}}), b.now));
+    REQUIRE(b.upload(kA, t, t - 2));
+    b.wait(2);
+    const auto merge = b.merge();
+    REQUIRE(merge);
+    CHECK(merge->state.settings->settings.budget == GlobalStep(3));
+    b.core->committed(GlobalStep(t), 1000, b.now);
+  }
+  std::optional<GlobalStep> final_version;
+  for (const auto& effect : b.core->take_effects())
+    if (const auto* publish = std::get_if<PublishFinal>(&effect)) final_version = publish->version;
+  CHECK(final_version == GlobalStep(4));
+  next.generation = 3;
+  next.budget = GlobalStep(9);
+  const auto late = b.core->apply_settings(next, b.now);
+  REQUIRE_FALSE(late);
+  CHECK(late.error().kind == ErrorKind::kRefused);
+  CHECK(late.error().message.find("has reached its budget") != std::string::npos);
+}
+
+TEST_CASE("live settings: older generations, other values of the same one, lower budgets") {
+  Bench b;
+  LiveSettings next = settings_of(b, 5);
+  next.quorum = 2;
+  REQUIRE(b.core->apply_settings(next, b.now));
+  CHECK(b.core->apply_settings(next, b.now));  // a repeat
+  const auto kind = [&](auto change) {
+    LiveSettings wrong = next;
+    change(wrong);
+    const auto done = b.core->apply_settings(wrong, b.now);
+    return done ? ErrorKind::kInternal : done.error().kind;
+  };
+  CHECK(kind([](auto& s) { s.generation = 4; }) == ErrorKind::kConflict);
+  CHECK(kind([](auto& s) { s.quorum = 1; }) == ErrorKind::kConflict);
+  CHECK(kind([](auto& s) { s.generation = 6, s.budget = GlobalStep(99); }) == ErrorKind::kRefused);
+  CHECK(kind([](auto& s) { s.generation = 6, s.quorum = 0; }) == ErrorKind::kRefused);
+  CHECK(b.core->status(b.now).settings == next);
+}
+
+TEST_CASE("live settings: what a restart finds in the journal and in its spec") {
+  struct Row {
+    std::int64_t spec_generation;
+    const char* source;
+    bool journal_wins;
+  };
+  const Row row = GENERATE(values<Row>({{1, "uid", true},
+                                        {3, "uid", true},
+                                        {4, "uid", false},
+                                        {5, "uid", false},
+                                        {1, "other", false}}));
+  CAPTURE(row.spec_generation, row.source);
+  SyncerConfig config = Bench::small();
+  config.settings_source = "uid";
+  Bench b(config);
+  const SyncerState before = b.core->state();
+  LiveSettings live = settings_of(b, 4);
+  live.quorum = 3;
+  live.budget = GlobalStep(200);
+  REQUIRE(b.core->apply_settings(live, b.now));
+  // Records may be replayed in any order.
+  SyncerState one = before, two = b.core->state();
+  one.merge_newer(b.core->state());
+  two.merge_newer(before);
+  CHECK(one.settings->settings == live);
+  CHECK(two.settings->settings == live);
+  config.settings_source = row.source;
+  config.settings_generation = row.spec_generation;
+  config.quorum = 2;
+  const SyncerCore again(config, 2, one, b.now);
+  const LiveSettings now = again.status(b.now).settings;
+  CHECK(now.quorum == (row.journal_wins ? 3 : 2));
+  CHECK(now.generation == (row.journal_wins ? 4 : row.spec_generation));
+  CHECK(again.state().settings->epoch == 2);
+}

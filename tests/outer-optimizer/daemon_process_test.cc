@@ -157,5 +157,44 @@ TEST_CASE("killed again and again in mid-run, it comes back with what was publis
   }
 }
 
+TEST_CASE("quorum and budget change in a live process, and SIGKILL forgets neither") {
+  const TempDir folder;
+  std::string spec = kSpec;
+  const auto set = [&](const std::string& from, const std::string& to) {
+    spec.replace(spec.find(from), from.size(), to);
+  };
+  set("quorum: 1", "quorum: 2");
+  set("globalSteps: 100", "globalSteps: 3");
+  std::vector<std::byte> published[2];
+  {
+    Process process(folder.path(), {"--listen", "127.0.0.1:0"}, spec);
+    const int port = process.port();
+    REQUIRE(port > 0);
+    FakeLearner learner(port, "dc-0");
+    REQUIRE(learner.hello());
+    REQUIRE(learner.seed());
+    const std::string body =
+        R"({"generation":2,"quorum":1,"grace":{"rule":"steps","steps":1.5,"fraction":0.8},)"
+        R"("budget":{"globalSteps":7}})";
+    REQUIRE(learner.client().request("PUT", "/v1/settings", body)->status == 200);
+    learner.run_until(5);  // beyond the budget of its spec, with one unit of two
+    for (std::int32_t p = 0; p < 2; ++p) published[p] = learner.fetch(p)->payload;
+    CHECK(process.end(SIGKILL) == 128 + SIGKILL);
+  }
+  Process process(folder.path(), {"--listen", "127.0.0.1:0"}, spec);
+  const int port = process.port();
+  REQUIRE(port > 0);
+  FakeLearner learner(port, "dc-0");
+  for (std::int32_t p = 0; p < 2; ++p) CHECK(learner.fetch(p)->payload == published[p]);
+  REQUIRE(learner.progress());
+  CHECK(learner.last.committed == GlobalStep(5));
+  CHECK(learner.last.budget == GlobalStep(7));
+  const auto status = nlohmann::json::parse(learner.client().request("GET", "/v1/status")->body);
+  CHECK(status["settingsGeneration"] == 2);
+  CHECK(status["settings"]["quorum"] == 1);
+  learner.run_until(7);
+  CHECK(process.wait() == 0);
+}
+
 }  // namespace
 }  // namespace archipelago::outer

@@ -128,6 +128,56 @@ TEST_CASE("a repeated upload gets its receipt and counts once") {
   CHECK(daemon->uploads().size() == 0);
 }
 
+TEST_CASE("settings change while a run is live, and a restart finds them") {
+  const TempDir folder;
+  auto options = test_options(folder.path());
+  options.core.quorum = 2;
+  const auto put = [](FakeLearner& learner, const std::string& body) {
+    return *learner.client().request("PUT", "/v1/settings", body);
+  };
+  const auto body = [](int generation, int quorum, int budget) {
+    return nlohmann::json{{"generation", generation},
+                          {"quorum", quorum},
+                          {"grace", {{"rule", "off"}, {"steps", 1.5}, {"fraction", 0.8}}},
+                          {"budget", {{"globalSteps", budget}}}}
+        .dump();
+  };
+  {
+    auto daemon = start(options);
+    FakeLearner one(daemon->port(), "dc-0");
+    REQUIRE(one.hello());
+    REQUIRE(one.seed());
+    REQUIRE(one.progress(1));
+    REQUIRE(one.upload(1, 0).status == 200);
+    CHECK(status_of(*daemon).global_step == GlobalStep(0));
+    const auto changed = put(one, body(2, 1, 8));  // the round that waits for two is freed
+    REQUIRE(changed.status == 200);
+    CHECK(nlohmann::json::parse(changed.body)["generation"] == 2);
+    one.wait_committed(1);
+    CHECK(put(one, body(1, 2, 8)).status == 409);
+    CHECK(put(one, body(2, 2, 8)).status == 409);
+    const auto wrong = put(one, body(3, 1, 7));
+    CHECK(wrong.status == 422);
+    CHECK(wrong.body.find("settings.budget.globalSteps: given 7, allowed 8 or more") !=
+          std::string::npos);
+    CHECK(put(one, body(3, 0, 8)).status == 422);
+    CHECK(put(one, "[").status == 400);
+    one.run_until(4);
+  }
+  auto daemon = start(options);  // its spec still says quorum 2 and six steps
+  const auto status = status_of(*daemon);
+  CHECK(status.settings.generation == 2);
+  CHECK(status.settings.quorum == 1);
+  CHECK(status.budget == GlobalStep(8));
+  FakeLearner one(daemon->port(), "dc-0");
+  REQUIRE(one.progress());
+  one.run_until(8);
+  CHECK(one.last.budget == GlobalStep(8));
+  CHECK(daemon->wait() == Daemon::End::kFinished);
+  CHECK(one.fetch(0, -1)->header.t == GlobalStep(9));
+  CHECK(put(one, body(3, 1, 9)).status == 422);
+}
+
 TEST_CASE("a held reply goes out with the news") {
   const TempDir folder;
   auto options = test_options(folder.path());

@@ -101,6 +101,44 @@ TEST_CASE("the durable state survives its JSON form") {
   CHECK(back->merged_tokens == s.merged_tokens);  // shortest round-trip digits: the same bits
 }
 
+TEST_CASE("settings survive their JSON forms, and a wrong field is named") {
+  LiveSettings settings{7, 3, GraceKind::kSlack, 2.5, 0.25, GlobalStep(900)};
+  const auto back = wire::parse_settings(wire::encode(settings));
+  REQUIRE(back);
+  CHECK(*back == settings);
+  SyncerState s;
+  s.settings = SettingsRecord{4, "uid", settings};
+  const auto state = wire::parse_state(wire::encode(s));
+  REQUIRE(state);
+  REQUIRE(state->settings);
+  CHECK(state->settings->epoch == 4);
+  CHECK(state->settings->source == "uid");
+  CHECK(state->settings->settings == settings);
+  StatusDocument status;
+  status.settings = settings;
+  CHECK(wire::parse_status(wire::encode(status))->settings == settings);
+
+  CHECK(wire::parse_settings("{").error().kind == ErrorKind::kInvalid);
+  const auto [from, to, names] = GENERATE(table<std::string, std::string, std::string>({
+      {"\"quorum\":3", "\"quorum\":0", "settings.quorum: given 0, allowed 1 to 256"},
+      {"\"quorum\":3", "\"quorum\":\"3\"", "settings.quorum must be an integer"},
+      {"\"quorum\":3", "\"K\":3", "settings.quorum is missing"},
+      {"slack", "fair", "settings.grace.rule: given 'fair', allowed steps, slack, off"},
+      {"\"steps\":2.5", "\"steps\":-1", "settings.grace.steps: given -1, allowed more than 0, at most 1000"},
+      {"0.25", "1.5", "settings.grace.fraction: given 1.5, allowed more than 0, at most 1"},
+      {"\"generation\":7", "\"generation\":0", "settings.generation: given 0"},
+      {"900", "0", "settings.budget.globalSteps: given 0"},
+  }));
+  std::string text = wire::encode(settings);
+  REQUIRE(text.find(from) != std::string::npos);
+  text.replace(text.find(from), from.size(), to);
+  const auto wrong = wire::parse_settings(text);
+  REQUIRE_FALSE(wrong);
+  CHECK(wrong.error().kind == ErrorKind::kRefused);
+  INFO(wrong.error().message);
+  CHECK(wrong.error().message.find(names) != std::string::npos);
+}
+
 TEST_CASE("what a peer may get wrong is named and never ends the process") {
   const auto good = wire::encode(report());
   const auto with = [&](const std::string& from, const std::string& to) {
