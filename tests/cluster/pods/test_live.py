@@ -54,12 +54,12 @@ class Live(unittest.TestCase):
         self.assertEqual([u.get("restarts", 0) for u in status["units"]], [0, 0])
 
     def test_budget_raised(self):
-        """A run that would end at 300 goes on to 360, and ends there."""
-        run = self.start("budget", 300)
-        run.patch({"budget": {"globalSteps": 360}})
+        """A run that would end at 3,000 goes on to 3,600, and ends there."""
+        run = self.start("budget", 3000)
+        run.patch({"budget": {"globalSteps": 3600}})
         run.kubectl("wait", "--for=condition=Complete", f"dt/{run.name}", "--timeout=240s", timeout=260)
         status = run.status()
-        self.assertEqual((status["phase"], status["globalStep"]), ("Succeeded", 360))
+        self.assertEqual((status["phase"], status["globalStep"]), ("Succeeded", 3600))
 
     def test_deleted_while_it_trains(self):
         """Nothing is left but the claim, which is retained."""

@@ -14,7 +14,7 @@ class Smoke(unittest.TestCase):
         run = harness.Run(self.cluster, "smoke")
         units = ["us-east-0", "us-east-1", "eu-west-0", "eu-west-1"]
         watched = tempfile.TemporaryFile(mode="w+")
-        run.apply({"budget": {"globalSteps": 400}, "datacenters": [harness.datacenter("us-east", 2), harness.datacenter("eu-west", 2)]})
+        run.apply({"budget": {"globalSteps": 3000}, "datacenters": [harness.datacenter("us-east", 2), harness.datacenter("eu-west", 2)]})
         table = subprocess.Popen(["kubectl", "-n", run.namespace, "get", "dt", "-w"], env=self.cluster.environment(), stdout=watched)
         self.addCleanup(table.wait)
         self.addCleanup(table.kill)
@@ -22,7 +22,7 @@ class Smoke(unittest.TestCase):
         run.kubectl("delete", "pod", run.pod("eu-west-1")["metadata"]["name"], "--wait=false")
         run.kubectl("wait", "--for=condition=Complete", f"dt/{run.name}", "--timeout=240s", timeout=260)
         status = run.status()
-        self.assertEqual((status["phase"], status["globalStep"]), ("Succeeded", 400))
+        self.assertEqual((status["phase"], status["globalStep"]), ("Succeeded", 3000))
         self.assertEqual(sum(u.get("restarts", 0) for u in status["units"]), 0)
         self.assertEqual(run.unit("eu-west-1").get("disruptions"), 1)
         self.assertEqual(run.unit("eu-west-1")["incarnation"], 2)
