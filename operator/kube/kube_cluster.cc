@@ -43,6 +43,12 @@ Result<Target> target_of(const json& body) {
   return Target{*kind, key};
 }
 
+// Kinds that others use too: only what the operator made is read of them.
+bool is_child(Kind kind) {
+  return kind == Kind::kPod || kind == Kind::kService || kind == Kind::kConfigMap ||
+         kind == Kind::kClaim;
+}
+
 std::string selector_of(const std::map<std::string, std::string>& labels,
                         const std::string& fixed) {
   std::string out = fixed;
@@ -74,7 +80,7 @@ struct KubeCluster::Impl {
 
   [[nodiscard]] std::string selector(Kind kind,
                                      const std::map<std::string, std::string>& labels) const {
-    return selector_of(labels, kind == Kind::kPod ? options.pod_selector : "");
+    return selector_of(labels, is_child(kind) ? options.child_selector : "");
   }
 
   // The object in the answer, whole.

@@ -10,8 +10,8 @@
 namespace archipelago::op {
 
 struct KubeClusterOptions {
-  // Of lists and watches of pods only; empty: all pods.
-  std::string pod_selector = "app.kubernetes.io/managed-by=archipelago-operator";
+  // Of lists and watches of pods, Services, ConfigMaps and claims; empty: all of them.
+  std::string child_selector = "app.kubernetes.io/managed-by=archipelago-operator";
   // Lists and watches keep only what plans read (slim.h); `get` and writes give whole objects.
   bool slim = true;
   Duration watch_timeout = seconds(290);  // jittered by a tenth; the server ends a watch after it
