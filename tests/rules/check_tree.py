@@ -29,6 +29,7 @@ OPERATOR = {
     "runtime": {"api", "plan", "cluster", "reconcile", "common/base", "common/config", "common/http", "common/wire", "common/diloco"},
     "reconcile": {"api", "plan", "cluster", "common/base", "common/config", "common/wire", "common/diloco"},
     "kube": {"api", "cluster", "common/base", "common/http", "common/config"},
+    "app": {"api", "plan", "cluster", "kube", "runtime", "reconcile", "common/base", "common/config", "common/http", "common/wire", "common/diloco"},
     "local": {"api", "plan", "cluster", "runtime", "reconcile", "common/base", "common/config", "common/http", "common/wire", "common/diloco"},
 }
 # A third-party header and the only rooms that may include it.
