@@ -42,7 +42,7 @@ class TestKubelet {
   [[nodiscard]] std::int64_t ended() const { return ended_.load(); }
 
  private:
-  enum class Work { kStart, kEnd, kBindClaim };
+  enum class Work { kStart, kEnd, kBindClaim, kEndClaim };
   struct Job {
     Work work;
     op::Object object;

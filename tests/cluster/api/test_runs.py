@@ -277,15 +277,23 @@ class Claims(Scene):
         self.wait_pod("islands-dc0-0-i2")
         self.operator.stop()
         claim = next(iter(self.claims()))
-        # Without the garbage collector's help the old pods live on, as they would in the other cluster.
+        # The learners live on, as they would in a cluster that was only rebuilt; the outer optimizer is gone.
         self.api.delete(f"{self.runs}/islands?propagationPolicy=Orphan")
         wait_until("the run to go", lambda: self.api.find(f"{self.runs}/islands") is None)
+        self.api.delete(f"{self.core}/pods/islands-outer-i1?gracePeriodSeconds=0")
+        old_learners = {p["metadata"]["uid"] for p in self.pods(role="learner")}
+        self.assertEqual(len(old_learners), 4)
         created = self.create(outerOptimizer={"storage": {"existingClaim": claim, "adopt": True}})
         self.assertNotEqual(created["metadata"]["uid"], old_uid)
-        self.script(document={"runId": old_uid, "fenced": [{"name": "dc0-0", "highest": 7}]})
+        # What its outer optimizer finds on the claim.
+        self.script(document={"runId": old_uid, "fenced": [{"name": "dc0-0", "highest": 2}, *({"name": n, "highest": 1} for n in ("dc0-1", "dc1-0", "dc1-1"))]})
         self.start_operator()
         wait_until("the old run id", lambda: self.status().get("runId") == old_uid, 60)
+        self.wait_running()
+        wait_until("all units", lambda: self.status()["learners"]["summary"] == "4/4")
+        self.assertEqual([u["incarnation"] for u in self.status()["units"]], [3, 2, 2, 2])
         self.assertEqual(list(self.claims()), [claim], "a new claim was made")
+        self.assertLessEqual(old_learners, {p["metadata"]["uid"] for p in self.pods()}, "what is not ours was touched")
 
 
 class Trouble(Scene):
