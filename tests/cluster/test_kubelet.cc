@@ -151,8 +151,9 @@ Status TestKubelet::list_and_watch(op::Kind kind, std::stop_token stop) {
 
 void TestKubelet::look_at(const op::Object& object, bool deleted) {
   if (object.kind() == op::Kind::kPod) return look_at_pod(object, deleted);
-  if (!deleted && string_at(object.json(), {"status", "phase"}) != "Bound")
-    add(Work::kBindClaim, object);
+  if (deleted) return;
+  if (object.deleting()) return add(Work::kEndClaim, object);
+  if (string_at(object.json(), {"status", "phase"}) != "Bound") add(Work::kBindClaim, object);
 }
 
 void TestKubelet::look_at_pod(const op::Object& pod, bool deleted) {
@@ -182,7 +183,7 @@ void TestKubelet::look_at_pod(const op::Object& pod, bool deleted) {
 
 void TestKubelet::add(Work work, const op::Object& object) {
   const std::lock_guard lock(mutex_);
-  const char name = work == Work::kStart ? 's' : work == Work::kEnd ? 'e' : 'c';
+  const char name = static_cast<char>('a' + static_cast<int>(work));
   if (!taken_.insert(name + object.uid()).second) return;
   jobs_.push_back({work, object, 0, {}});
   ready_.notify_one();
@@ -190,7 +191,7 @@ void TestKubelet::add(Work work, const op::Object& object) {
 
 void TestKubelet::forget(const std::string& uid) {
   const std::lock_guard lock(mutex_);
-  for (const char name : {'s', 'e'}) taken_.erase(name + uid);
+  for (const char name : {'a', 'b'}) taken_.erase(name + uid);  // kStart, kEnd
 }
 
 void TestKubelet::work(std::stop_token stop) {
@@ -228,17 +229,20 @@ Status TestKubelet::perform(const Job& job) {
       ended_.fetch_add(1);
       return {};
     }
-    case Work::kBindClaim: {
-      const op::ObjectKey key = job.object.key();
-      const auto bound = client_.call(
-          request_of("PATCH",
-                     "/api/v1/namespaces/" + key.name_space + "/persistentvolumeclaims/" +
-                         key.name + "/status",
-                     {{"status", {{"phase", "Bound"}}}}, "application/merge-patch+json"));
-      if (!bound) return fail(bound.error());
-      return {};
-    }
+    case Work::kBindClaim:
+      return patch_claim(job.object, "/status", {{"status", {{"phase", "Bound"}}}});
+    case Work::kEndClaim:
+      return patch_claim(job.object, "", {{"metadata", {{"finalizers", nullptr}}}});
   }
+  return {};
+}
+
+Status TestKubelet::patch_claim(const op::Object& claim, const std::string& part,
+                                const json& patch) {
+  const std::string path =
+      "/api/v1/namespaces/" + claim.name_space() + "/persistentvolumeclaims/" + claim.name() + part;
+  const auto done = client_.call(request_of("PATCH", path, patch, "application/merge-patch+json"));
+  if (!done) return fail(done.error());
   return {};
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Scheduler, kubelets and volume provisioner in one, without containers: binds pods to nodes that
-// it made up, says at once that they are Running and Ready, ends deleted ones, claims are Bound.
+// it made up, says at once that they are Running and Ready, ends deleted ones; claims are Bound,
+// and deleted ones lose the finalizer that protects them while in use.
 // Everything else a test does to a pod through the API: a pod that has ended, or whose status says
 // something of its own, is left alone.
 //
@@ -14,6 +15,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -58,6 +61,8 @@ class TestKubelet {
   void add(Work work, const op::Object& object);
   void work(std::stop_token stop);
   [[nodiscard]] Status perform(const Job& job);
+  [[nodiscard]] Status patch_claim(const op::Object& claim, const std::string& part,
+                                   const nlohmann::json& patch);
   [[nodiscard]] Status start_pod(const op::Object& pod);
   void forget(const std::string& uid);
 

@@ -68,6 +68,7 @@ class Tables(unittest.TestCase):
     def setUpClass(cls):
         cls.api = cluster().api
         cls.namespace = new_namespace(cls.api)
+        cls.addClassCleanup(cls.api.delete, f"/api/v1/namespaces/{cls.namespace}")
         cls.path = f"{GROUP}/namespaces/{cls.namespace}/decoupledtrainings"
 
     def judge(self, verb, path, document, expected, exact):
@@ -110,6 +111,7 @@ class Clients(unittest.TestCase):
         cls.cluster = cluster()
         cls.api = cls.cluster.api
         cls.namespace = new_namespace(cls.api)
+        cls.addClassCleanup(cls.api.delete, f"/api/v1/namespaces/{cls.namespace}")
         cls.path = f"{GROUP}/namespaces/{cls.namespace}/decoupledtrainings"
 
     def kubectl(self, *arguments, **options):
@@ -169,6 +171,7 @@ class StoredBefore(unittest.TestCase):
         cls.cluster = cluster()
         cls.api = cls.cluster.api
         cls.namespace = new_namespace(cls.api)
+        cls.addClassCleanup(cls.api.delete, f"/api/v1/namespaces/{cls.namespace}")
         cls.path = f"{GROUP}/namespaces/{cls.namespace}/decoupledtrainings"
 
     def setUp(self):
