@@ -8,13 +8,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/print_status.h"
 #include "cli/run_folder.h"
 #include "cli/spec_file.h"
 #include "common/base/files.h"
 #include "common/config/estimate.h"
 #include "operator/api/json.h"
 #include "operator/api/names.h"
-#include "operator/api/status.h"
 #include "operator/local/dashboard.h"
 #include "operator/plan/children.h"
 
@@ -27,16 +27,6 @@ namespace fs = std::filesystem;
 
 // `plan` names objects of a run that does not exist: its uid is a placeholder.
 constexpr const char* kNoUid = "00000000-0000-0000-0000-000000000000";
-
-void print_unit(const op::UnitStatus& unit) {
-  std::string note = unit.reason;
-  if (unit.last_failure && note.empty())
-    note = "last: " + std::string(op::to_string(unit.last_failure->reason));
-  std::printf("  %-18s %-12s #%-3lld step %-8lld restarts %d, disruptions %d  %s\n",
-              unit.name.c_str(), std::string(op::to_string(unit.phase)).c_str(),
-              static_cast<long long>(unit.incarnation), static_cast<long long>(unit.local_step),
-              unit.restarts, unit.disruptions, note.c_str());
-}
 
 // logs/<run>-<unit>-i<incarnation>.log, newest incarnation last.
 std::vector<fs::path> logs_of(const fs::path& folder, const std::string& what) {
@@ -131,21 +121,7 @@ int status_command(const fs::path& folder, bool as_json) {
     std::cout << training.dump(2, ' ', false, json::error_handler_t::replace) << "\n";
     return kExitOk;
   }
-  const op::TrainingStatus status = op::parse_status(op::at(training, {"status"}));
-  std::printf(
-      "%s  %s  step %lld  loss %s  validation %s  goodput %s  stepping %s\n",
-      op::string_at(training, {"metadata", "name"}).c_str(),
-      std::string(op::to_string(status.phase)).c_str(), static_cast<long long>(status.global_step),
-      status.loss.empty() ? "-" : status.loss.c_str(),
-      status.validation_loss.empty() ? "-" : status.validation_loss.c_str(),
-      status.goodput.empty() ? "-" : status.goodput.c_str(), status.learners.summary.c_str());
-  std::printf("  %-18s %-12s #%-3lld checkpoint at step %lld\n", "outer optimizer",
-              status.outer.since ? "Ready" : "-", static_cast<long long>(status.outer.incarnation),
-              static_cast<long long>(status.outer.last_checkpoint_step));
-  for (const auto& unit : status.units) print_unit(unit);
-  for (const auto& c : status.conditions)
-    std::printf("  %-24s %-6s %s%s%s\n", c.type.c_str(), c.status ? "True" : "False",
-                c.reason.c_str(), c.message.empty() ? "" : ": ", c.message.c_str());
+  std::cout << status_text(training);
   return kExitOk;
 }
 
