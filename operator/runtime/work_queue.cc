@@ -34,10 +34,11 @@ void WorkQueue::add_after(const ObjectKey& key, Duration delay) {
 
 void WorkQueue::add_rate_limited(const ObjectKey& key) {
   std::lock_guard lock(mutex_);
-  int& failures = failures_[key];
-  const Duration delay = backoff_delay(backoff_, failures, rng_);
-  ++failures;
-  schedule(key, {clock_.now() + delay, Urgency::kNormal});
+  Failures& failures = failures_[key];
+  const TimePoint now = clock_.now();
+  if (failures.count == 0 || failures.until <= now)
+    failures.until = now + backoff_delay(backoff_, failures.count++, rng_);
+  schedule(key, {failures.until, Urgency::kNormal});
 }
 
 void WorkQueue::forget(const ObjectKey& key) {

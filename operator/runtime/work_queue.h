@@ -27,7 +27,8 @@ class WorkQueue {
   void add(const ObjectKey& key, Urgency urgency = Urgency::kNormal);
   // Of several times for one key the earliest counts.
   void add_after(const ObjectKey& key, Duration delay);
-  // After the key's own backoff, which grows until forget().
+  // After the key's own backoff, which grows until forget(). A failure while one still runs (an
+  // event woke the key meanwhile) is the same failure again: it waits for the same time.
   void add_rate_limited(const ObjectKey& key);
   void forget(const ObjectKey& key);
   // Blocks; nullopt on stop. The caller says done(key) afterwards.
@@ -54,7 +55,11 @@ class WorkQueue {
   std::map<ObjectKey, Slot> slots_;
   std::array<Line, 2> lines_;  // by urgency: slots whose key is not being worked on
   std::set<ObjectKey> running_;
-  std::map<ObjectKey, int> failures_;
+  struct Failures {
+    int count = 0;
+    TimePoint until{};  // of the backoff that runs
+  };
+  std::map<ObjectKey, Failures> failures_;
   std::uint64_t changes_ = 0;
 };
 

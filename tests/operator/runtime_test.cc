@@ -107,6 +107,11 @@ TEST_CASE("of two times for a key the earlier counts; backoff grows until forgot
   queue.add_rate_limited(kA);
   CHECK(!due_after(1.9));
   CHECK(due_after(0.2));
+  queue.add_rate_limited(kA);
+  queue.add_rate_limited(kA);  // woken meanwhile: still the same wait
+  queue.add_rate_limited(kA);
+  CHECK(!due_after(3.9));
+  CHECK(due_after(0.2));
   queue.forget(kA);
   queue.add_rate_limited(kA);
   CHECK(due_after(1.0));
