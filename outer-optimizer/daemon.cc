@@ -1,6 +1,7 @@
 #include "outer-optimizer/daemon.h"
 
 #include "common/wire/messages_json.h"
+#include "outer-optimizer/model_server.h"
 
 namespace archipelago::outer {
 
@@ -103,9 +104,11 @@ Status Daemon::open() {
 
 Status Daemon::serve() {
   ARCH_TRY(const auto run_id, wire::run_id_bytes(options_.flags.run_id));
-  services_ =
-      std::unique_ptr<Services>(new Services{options_, *engine_, *store_, uploads_, *relays_,
-                                             metrics_, run_id, log_.named("routes"), ready_});
+  models_ =
+      std::make_unique<ModelFiles>(options_.flags.data_dir, [this] { return engine_->finished(); });
+  services_ = std::unique_ptr<Services>(new Services{options_, *engine_, *store_, uploads_,
+                                                     *relays_, metrics_, *models_, run_id,
+                                                     log_.named("routes"), ready_});
   http::ServerOptions learners;
   learners.listen = options_.flags.listen;
   learners.threads = options_.limits.threads;
@@ -116,11 +119,7 @@ Status Daemon::serve() {
   add_learner_routes(*learners_, *services_);
   add_upload_route(*learners_, *services_);
   add_fragment_route(*learners_, *services_);
-  http::ServerOptions admin;
-  admin.listen = options_.flags.admin;
-  admin.threads = 2;
-  admin.max_connections = 64;
-  admin_ = std::make_unique<http::Server>(admin, log_.named("admin"));
+  admin_ = std::make_unique<http::Server>(admin_options(options_.flags.admin), log_.named("admin"));
   add_admin_routes(*admin_, *services_, *learners_);
 
   store_->start(

@@ -50,6 +50,7 @@ class Daemon {
   std::unique_ptr<RelaySpool> relays_;
   std::unique_ptr<StoreThread> store_;
   std::unique_ptr<CoreEngine> engine_;
+  std::unique_ptr<ModelFiles> models_;
   std::unique_ptr<Services> services_;
   std::unique_ptr<http::Server> learners_;
   std::unique_ptr<http::Server> admin_;

@@ -2,7 +2,9 @@
 // an error that a restart may cure, 10 stopped by a signal, 12 configuration or data folder refused
 // (a restart cannot help).
 #include <fstream>
+#include <future>
 #include <iostream>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -10,6 +12,7 @@
 #include "common/base/signals.h"
 #include "common/config/parse.h"
 #include "outer-optimizer/daemon.h"
+#include "outer-optimizer/model_server.h"
 
 namespace archipelago::outer {
 namespace {
@@ -24,6 +27,7 @@ struct CommandLine {
   std::string listen = "0.0.0.0:8470";
   std::string admin = "0.0.0.0:8471";
   std::string log_level = "info";
+  bool serve_model = false;
 };
 
 int end_with(const CommandLine& line, int code, const std::string& message) {
@@ -47,12 +51,32 @@ Result<DaemonOptions> read_options(CommandLine& line) {
   return make_options(line.flags, *training);
 }
 
+int serve_model(const CommandLine& line, SignalWaiter& signals, LogLevel level) {
+  const auto listen = http::parse_endpoint(line.admin, "127.0.0.1");
+  if (!listen) return end_with(line, kExitRefused, listen.error().message);
+  auto server =
+      ModelServer::start(line.flags.data_dir, *listen, Logger::to_stderr("model-server", level));
+  if (!server) {
+    const bool refused = server.error().kind == ErrorKind::kRefused;
+    return end_with(line, refused ? kExitRefused : kExitError, server.error().message);
+  }
+  std::promise<void> stopped;
+  signals.start([&, told = false](int) mutable {
+    if (!std::exchange(told, true)) stopped.set_value();
+  });
+  stopped.get_future().wait();
+  return end_with(line, kExitSignal, "stopped by a signal");
+}
+
 int run(CommandLine& line, SignalWaiter& signals) {
   LogLevel level = LogLevel::kInfo;
   if (!parse_log_level(line.log_level, &level)) {
     return end_with(line, kExitRefused,
                     "--log-level: '" + line.log_level + "' given, allowed: debug info warn error");
   }
+  if (line.serve_model) return serve_model(line, signals, level);
+  if (line.flags.config.empty() || line.flags.run_id.empty())
+    return end_with(line, kExitRefused, "--config and --run-id are required");
   const auto options = read_options(line);
   if (!options) return end_with(line, kExitRefused, options.error().message);
   auto daemon = Daemon::start(*options, Logger::to_stderr("outer-optimizer", level));
@@ -81,14 +105,16 @@ int main(int argc, char** argv) {
   archipelago::SignalWaiter signals;  // before anything that may start a thread
   archipelago::outer::CommandLine line;
   CLI::App app{"Outer optimizer of a DecoupledTraining run"};
-  app.add_option("--config", line.flags.config, "Resolved DecoupledTraining (JSON)")->required();
+  app.add_option("--config", line.flags.config, "Resolved DecoupledTraining (JSON)");
   app.add_option("--data-dir", line.flags.data_dir,
                  "Folder of the run: journal, checkpoints, model")
       ->required();
-  app.add_option("--run-id", line.flags.run_id, "uid of the run's resource")->required();
+  app.add_option("--run-id", line.flags.run_id, "uid of the run's resource");
   app.add_option("--listen", line.listen, "ADDR:PORT for learners")->capture_default_str();
   app.add_option("--admin", line.admin, "ADDR:PORT for probes, status, metrics")
       ->capture_default_str();
+  app.add_flag("--serve-model", line.serve_model,
+               "Only serve the model of --data-dir on --admin: reads, takes no lock");
   app.add_option("--termination-log", line.flags.termination_log, "File for the reason of the end");
   app.add_option("--log-level", line.log_level, "debug, info, warn or error")
       ->capture_default_str();

@@ -84,29 +84,6 @@ http::Reply get_relay(Services& services, const http::Request& request) {
   return http::Reply::bytes({std::move(*bytes)});
 }
 
-http::Reply list_model(Services& services) {
-  if (!services.engine.finished())
-    return reply_of(services, {ErrorKind::kNotFound, "the run is not finished"});
-  nlohmann::json names = nlohmann::json::array();
-  std::error_code error;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(services.options.flags.data_dir / "model", error)) {
-    if (entry.is_regular_file()) names.push_back(entry.path().filename().string());
-  }
-  return http::Reply::json(names.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
-http::Reply get_model(Services& services, const http::Request& request) {
-  if (!services.engine.finished())
-    return reply_of(services, {ErrorKind::kNotFound, "the run is not finished"});
-  // The segment is a plain name (the server checked), so it cannot leave the folder.
-  auto mapped = MappedFile::open(services.options.flags.data_dir / "model" / request.args.at(0));
-  if (!mapped) return reply_of(services, {ErrorKind::kNotFound, "no such file of the model"});
-  auto owner = std::make_shared<const MappedFile>(std::move(*mapped));
-  const auto bytes = owner->bytes();
-  return http::Reply::bytes({{std::move(owner), bytes}});
-}
-
 std::uint64_t relay_limit(const Services& services) {
   const auto layout = services.engine.layout();
   if (layout == nullptr) return 0;
@@ -186,9 +163,7 @@ void add_learner_routes(http::Server& server, Services& s) {
                [&s](const http::Request& request) { return get_relay(s, request); });
   server.route("GET", "/v1/status",
                [&s](const http::Request&) { return http::Reply::json(*s.engine.status_text()); });
-  server.route("GET", "/v1/model", [&s](const http::Request&) { return list_model(s); });
-  server.route("GET", "/v1/model/{}",
-               [&s](const http::Request& request) { return get_model(s, request); });
+  add_model_routes(server, s.models);
 }
 
 void add_admin_routes(http::Server& server, Services& s, const http::Server& learners) {
@@ -205,6 +180,7 @@ void add_admin_routes(http::Server& server, Services& s, const http::Server& lea
   });
   server.route("GET", "/statusz",
                [&s](const http::Request&) { return http::Reply::json(*s.engine.status_text()); });
+  add_model_routes(server, s.models);  // the API server's proxy reads this port alone
   server.route("GET", "/metrics", [&s, &learners](const http::Request&) {
     const http::ServerStats stats = learners.stats();
     std::string text = s.metrics.render();

@@ -15,7 +15,8 @@
 //   PUT, GET /v1/recovery/{id}  inner state through the spool; 404 until it is complete
 //   PUT  /v1/settings           wire::parse_settings -> the settings in force
 //   GET  /v1/status             wire::encode(StatusDocument)
-//   GET  /v1/model, /v1/model/{file}  file names, a file; 404 until the run is finished
+//   GET  /v1/model, /v1/model/{file}?step=S  file names, a file: model_files.h; on the admin port
+//   too
 // X-Archipelago-Unit, -Incarnation and -Session on GETs and PUTs without a frame are checked for
 // fencing when present. Admin port: /healthz /readyz /statusz /metrics.
 #include <atomic>
@@ -25,6 +26,7 @@
 #include "common/wire/frame.h"
 #include "outer-optimizer/core_engine.h"
 #include "outer-optimizer/metrics.h"
+#include "outer-optimizer/model_files.h"
 #include "outer-optimizer/relay.h"
 #include "outer-optimizer/upload_table.h"
 
@@ -40,6 +42,7 @@ struct Services {
   UploadTable& uploads;
   RelaySpool& relays;
   DaemonMetrics& metrics;
+  ModelFiles& models;
   wire::Bytes16 run_id_bytes;
   Logger log;
   std::atomic<bool>& ready;

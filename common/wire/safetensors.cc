@@ -192,19 +192,26 @@ Result<SafeHeader> parse_safetensors_header(std::span<const std::byte> head,
   return header;
 }
 
+Result<std::string> safetensors_head(std::span<const SafeTensorView> tensors,
+                                     const std::map<std::string, std::string>& metadata,
+                                     SafeDtype dtype) {
+  ARCH_TRY(const std::string header, make_header(tensors, metadata, dtype));
+  const std::uint64_t length = header.size();
+  std::string out(sizeof length, '\0');
+  std::memcpy(out.data(), &length, sizeof length);
+  return out + header;
+}
+
 Status write_safetensors(const std::filesystem::path& path, std::span<const SafeTensorView> tensors,
                          const std::map<std::string, std::string>& metadata, SafeDtype dtype) {
   if (dtype == SafeDtype::kF16)
     return fail(ErrorKind::kUnsupported, "safetensors: F16 is read, not written");
-  std::string header;
-  ARCH_TRY(header, make_header(tensors, metadata, dtype));
+  ARCH_TRY(const std::string head, safetensors_head(tensors, metadata, dtype));
   std::filesystem::path temporary = path;
   temporary += ".tmp";
   const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!fd.valid()) return fail(errno_error("create " + temporary.string(), errno));
-  const std::uint64_t length = header.size();
-  ARCH_TRY_VOID(write_all(fd.get(), std::as_bytes(std::span(&length, 1))));
-  ARCH_TRY_VOID(write_all(fd.get(), std::as_bytes(std::span(header))));
+  ARCH_TRY_VOID(write_all(fd.get(), std::as_bytes(std::span(head))));
   for (const SafeTensorView& tensor : tensors)
     ARCH_TRY_VOID(write_values(fd.get(), tensor.values, dtype));
   if (::fsync(fd.get()) != 0) return fail(errno_error("fsync " + temporary.string(), errno));

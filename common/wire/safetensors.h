@@ -43,6 +43,12 @@ struct SafeTensorView {
   std::span<const float> values;  // product(shape) elements, borrowed
 };
 
+// What stands before the tensors' bytes, in the given order: length and header.
+[[nodiscard]] Result<std::string> safetensors_head(
+    std::span<const SafeTensorView> tensors,
+    const std::map<std::string, std::string>& metadata = {{"format", "pt"}},
+    SafeDtype dtype = SafeDtype::kF32);
+
 // Writes PATH durably (temporary file, fsync, rename). Tensors keep the given order; names must be
 // unique.
 [[nodiscard]] Status write_safetensors(

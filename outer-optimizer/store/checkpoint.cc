@@ -365,6 +365,39 @@ Status read_checkpoint_tensors(const fs::path& folder, const CheckpointInfo& inf
   return {};
 }
 
+Result<std::vector<MappedFragment>> map_published(const fs::path& folder,
+                                                  const CheckpointInfo& info,
+                                                  const diloco::Fragmentation& fragmentation,
+                                                  bool verify) {
+  const fs::path path = folder / std::to_string(info.step.value);
+  ARCH_TRY(const Manifest manifest, read_manifest(path / kManifest));
+  std::vector<MappedFragment> out;
+  for (std::int32_t i = 0; i < fragmentation.count(); ++i) {
+    const fs::path name = path / fragment_name(i);
+    auto corrupt = [&](const std::string& what) {
+      return fail(ErrorKind::kCorrupt, name.string() + ": " + what);
+    };
+    const auto listed = manifest.files.find(fragment_name(i));
+    if (listed == manifest.files.end()) return corrupt("not in the manifest");
+    ARCH_TRY(MappedFile mapped, MappedFile::open(name));
+    const auto bytes = mapped.bytes();
+    const auto elements = static_cast<std::size_t>(fragmentation[FragmentId(i)].elements);
+    if (bytes.size() != kFragmentHeader + 12 * elements || bytes.size() != listed->second.bytes)
+      return corrupt(std::to_string(bytes.size()) + " bytes are not what the layout has");
+    const auto header =
+        fragment_header(FragmentId(i), GlobalStep(get<std::int64_t>(bytes, 16)), elements);
+    if (!std::equal(header.begin(), header.end(), bytes.begin()))
+      return corrupt("header is damaged or of another fragment");
+    if (verify && checksum_of(bytes) != listed->second.checksum)
+      return corrupt("checksum differs from the manifest's");
+    // After the header (64 bytes): master, momentum, published.
+    const auto* first = reinterpret_cast<const float*>(bytes.data() + kFragmentHeader);
+    const std::span values(first + 2 * elements, elements);
+    out.push_back({std::make_shared<const MappedFile>(std::move(mapped)), values});
+  }
+  return out;
+}
+
 Status restore_replaced(FileOps& ops, const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> found;

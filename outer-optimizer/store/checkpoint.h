@@ -10,10 +10,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "common/base/files.h"
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/diloco/fragmentation.h"
@@ -93,6 +96,15 @@ class CheckpointWriter {
 // The tensors, straight into the store's arrays; checks sizes and checksums.
 [[nodiscard]] Status read_checkpoint_tensors(const std::filesystem::path& folder,
                                              const CheckpointInfo& info, FragmentStore& store);
+// The published copy of each fragment, mapped; `verify`: sizes, headers and the checksums of whole
+// files. kCorrupt names the file.
+struct MappedFragment {
+  std::shared_ptr<const MappedFile> file;
+  std::span<const float> values;
+};
+[[nodiscard]] Result<std::vector<MappedFragment>> map_published(
+    const std::filesystem::path& folder, const CheckpointInfo& info,
+    const diloco::Fragmentation& fragmentation, bool verify);
 // After a crash while a checkpoint was being replaced by one of the same step: the old one is put
 // back.
 [[nodiscard]] Status restore_replaced(FileOps& ops, const std::filesystem::path& folder);

@@ -82,13 +82,13 @@ class Process {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
   // From the line that says so.
-  int port() {
+  int port(const char* which = "port") {
     const TimePoint limit = SystemClock().now() + seconds(60);
     while (SystemClock().now() < limit) {
       std::ifstream in(log_);
       for (std::string line; std::getline(in, line);) {
         const auto json = nlohmann::json::parse(line, nullptr, false);
-        if (json.is_object() && json.value("msg", "") == "serving") return json.value("port", -1);
+        if (json.is_object() && json.value("msg", "") == "serving") return json.value(which, -1);
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
@@ -194,6 +194,34 @@ TEST_CASE("quorum and budget change in a live process, and SIGKILL forgets neith
   CHECK(status["settings"]["quorum"] == 1);
   learner.run_until(7);
   CHECK(process.wait() == 0);
+}
+
+TEST_CASE("--serve-model needs a folder with a model, nothing else, and ends on SIGTERM") {
+  const TempDir folder;
+  {
+    Process process(folder.path(), {"--serve-model"});
+    CHECK(process.wait() == 12);
+    CHECK(process.last_words().find("neither a model nor a checkpoint") != std::string::npos);
+  }
+  {
+    Process process(folder.path(), {"--listen", "127.0.0.1:0"});
+    const int port = process.port();
+    REQUIRE(port > 0);
+    FakeLearner learner(port, "dc-0");
+    REQUIRE(learner.hello());
+    REQUIRE(learner.seed());
+    REQUIRE(learner.progress());
+    CHECK(process.end(SIGTERM) == 10);
+  }
+  Process process(folder.path(), {"--serve-model"});
+  const int port = process.port("admin_port");
+  REQUIRE(port > 0);
+  FakeLearner reader(port, "reader");
+  const auto reply = reader.client().request("GET", "/v1/model/model.safetensors?step=0");
+  REQUIRE(reply);
+  CHECK(reply->status == 200);
+  CHECK(reply->body.size() > 4 * 2570);
+  CHECK(process.end(SIGTERM) == 10);
 }
 
 }  // namespace
