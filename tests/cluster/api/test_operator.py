@@ -165,6 +165,7 @@ class Schema(Scene):
     def test_without_the_crd_it_is_not_ready_and_says_what_to_do(self):
         self.api.delete(CRD_PATH)
         wait_until("the CRD to go", lambda: not self.api.find(CRD_PATH), 60)
+        wait_until("discovery to know", lambda: not self.api.find("/apis/archipelago.training/v1alpha1"), 60)
         operator = self.start_operator(ready=False)
         code, _ = wait_until("the command that helps", lambda: (a := operator.http("/readyz")) and "kubectl apply" in a[1] and a)
         self.assertNotEqual(code, 200)
