@@ -23,6 +23,16 @@ bool Expectations::pending(const ObjectKey& run, const std::string& child, TimeP
   return made != it->second.end() && now < made->second + kExpiry;
 }
 
+std::set<std::string> Expectations::all(const ObjectKey& run, TimePoint now) const {
+  std::lock_guard lock(mutex_);
+  std::set<std::string> out;
+  const auto it = created_.find(run);
+  if (it == created_.end()) return out;
+  for (const auto& [child, made] : it->second)
+    if (now < made + kExpiry) out.insert(child);
+  return out;
+}
+
 void Expectations::forget(const ObjectKey& run) {
   std::lock_guard lock(mutex_);
   created_.erase(run);

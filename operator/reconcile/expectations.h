@@ -3,6 +3,7 @@
 // server: without this, each event in between would send the same POST again.
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "common/base/clock.h"
@@ -21,6 +22,7 @@ class Expectations {
   // An event of the child came, of whatever kind, or its create failed.
   void seen(const ObjectKey& run, const std::string& child);
   [[nodiscard]] bool pending(const ObjectKey& run, const std::string& child, TimePoint now) const;
+  [[nodiscard]] std::set<std::string> all(const ObjectKey& run, TimePoint now) const;
   void forget(const ObjectKey& run);
 
  private:

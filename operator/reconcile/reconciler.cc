@@ -1,5 +1,7 @@
 #include "operator/reconcile/reconciler.h"
 
+#include <set>
+
 #include <nlohmann/json.hpp>
 
 #include "common/base/backoff.h"
@@ -21,6 +23,9 @@ struct Reconciler::Pass {
   Decision decision;
   Memory memory;
   ReconcileOutcome outcome;
+  // What was expected before the caches were read. An event that ends an expectation between this
+  // look and the act tells of an object that the look has not seen.
+  std::set<std::string> awaited = {};
 };
 
 namespace {
@@ -71,6 +76,7 @@ ReconcileOutcome Reconciler::reconcile(const ObjectKey& key, const PolledInput& 
     return gone;
   }
   Pass pass{key, *training, {}, memory_of(key, training->uid()), {}};
+  pass.awaited = expectations_.all(key, clock_.now());
   newest(pass);
   training = pass.training;
   pass.outcome.run_uid = training->uid();
@@ -269,7 +275,7 @@ void Reconciler::create_all(Pass& pass) {
   for (const json& object : pass.decision.creates) {
     const std::string name =
         child_name(string_at(object, {"kind"}), string_at(object, {"metadata", "name"}));
-    if (expectations_.pending(pass.key, name, now)) continue;
+    if (pass.awaited.count(name) != 0 || expectations_.pending(pass.key, name, now)) continue;
     const auto known = pass.memory.refused.find(name);
     Refusal next = known != pass.memory.refused.end() ? known->second : Refusal{};
     if (known == pass.memory.refused.end() || next.again <= now) {

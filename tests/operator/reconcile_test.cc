@@ -1,4 +1,6 @@
 // read -> plan -> status -> execute -> events, against a cluster that conflicts and refuses.
+#include <functional>
+
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -40,12 +42,15 @@ TEST_CASE("a view that lags behind makes no second pod (K-01)") {
   struct Blind final : StateReader {  // the pods' ADDED events are five seconds late
     const DirectReader& inner;
     bool blind = true;
+    std::function<void()> after_look;
     explicit Blind(const DirectReader& r) : inner(r) {}
     std::optional<Object> training(const ObjectKey& key) const override {
       return inner.training(key);
     }
     std::vector<Object> pods(const std::string& ns, const std::string& uid) const override {
-      return blind ? std::vector<Object>{} : inner.pods(ns, uid);
+      auto out = blind ? std::vector<Object>{} : inner.pods(ns, uid);
+      if (after_look) after_look();
+      return out;
     }
     std::optional<Object> child(Kind kind, const ObjectKey& key) const override {
       return blind ? std::nullopt : inner.child(kind, key);
@@ -72,6 +77,12 @@ TEST_CASE("a view that lags behind makes no second pod (K-01)") {
     reconciler.child_seen(w.key, Kind::kPod, "r-east-0-i1");
     (void)reconciler.reconcile(w.key, {});
     CHECK(w.pod_names().size() == 4);
+  }
+  SECTION("an event between the look and the act tells of what the look has not seen") {
+    blind.after_look = [&] { reconciler.child_seen(w.key, Kind::kPod, "r-east-0-i1"); };
+    (void)reconciler.reconcile(w.key, {});
+    CHECK(w.cluster.calls["create"] == 7);
+    blind.after_look = nullptr;
   }
   blind.blind = false;
   (void)reconciler.reconcile(w.key, {});
