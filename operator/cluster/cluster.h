@@ -77,6 +77,8 @@ class Cluster {
   // metadata.namespace. The server gives uid, resourceVersion, generation, creationTimestamp; a
   // status in the body is dropped.
   [[nodiscard]] virtual Result<Object> create(const nlohmann::json& object) = 0;
+  // A create that the server judges (schema, admission, quota) and does not do.
+  [[nodiscard]] virtual Status check(const nlohmann::json& object) = 0;
   [[nodiscard]] virtual Result<Object> get(Kind kind, const ObjectKey& key) const = 0;
   [[nodiscard]] virtual Result<ObjectList> list(Kind kind, const ListOptions& options) const = 0;
   // PUT of everything but the status. A resourceVersion or uid in the body must be the stored one.

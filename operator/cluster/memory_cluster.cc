@@ -268,6 +268,15 @@ MemoryCluster::MemoryCluster(const Clock& clock, MemoryClusterOptions options)
     : state_(std::make_shared<State>(clock, std::move(options))) {}
 MemoryCluster::~MemoryCluster() = default;
 
+Status MemoryCluster::check(const json& object) {
+  ARCH_TRY(const auto id, identify(object));
+  const auto& [kind, key] = id;
+  std::lock_guard lock(state_->mutex);
+  if (state_->of(kind).count(key) != 0)
+    return fail(ErrorKind::kConflict, describe(kind, key) + " already exists");
+  return {};
+}
+
 Result<Object> MemoryCluster::create(const json& object) {
   ARCH_TRY(const auto id, identify(object));
   const auto& [kind, key] = id;

@@ -30,6 +30,7 @@ class MemoryCluster final : public Cluster {
   // Unlike an API server it keeps a uid given in the body: a local run that is resumed keeps its
   // run id.
   [[nodiscard]] Result<Object> create(const nlohmann::json& object) override;
+  [[nodiscard]] Status check(const nlohmann::json& object) override;
   [[nodiscard]] Result<Object> get(Kind kind, const ObjectKey& key) const override;
   [[nodiscard]] Result<ObjectList> list(Kind kind, const ListOptions& options) const override;
   [[nodiscard]] Result<Object> update(const nlohmann::json& object) override;

@@ -114,6 +114,12 @@ Result<Object> KubeCluster::create(const json& object) {
                        CallClass::kDecision);
 }
 
+Status KubeCluster::check(const json& object) {
+  ARCH_TRY(const Target t, target_of(object));
+  ARCH_TRY_VOID(impl_->client.call(kube::check(t.kind, t.key.name_space, object)));
+  return {};
+}
+
 Result<Object> KubeCluster::get(Kind kind, const ObjectKey& key) const {
   return impl_->object(kind, kube::get(kind, key), CallClass::kDecision);
 }

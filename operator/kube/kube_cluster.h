@@ -33,6 +33,7 @@ class KubeCluster final : public Cluster {
   KubeCluster& operator=(const KubeCluster&) = delete;
 
   [[nodiscard]] Result<Object> create(const nlohmann::json& object) override;
+  [[nodiscard]] Status check(const nlohmann::json& object) override;
   [[nodiscard]] Result<Object> get(Kind kind, const ObjectKey& key) const override;
   [[nodiscard]] Result<ObjectList> list(Kind kind, const ListOptions& options) const override;
   [[nodiscard]] Result<Object> update(const nlohmann::json& object) override;

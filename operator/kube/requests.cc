@@ -115,6 +115,13 @@ Request create(Kind kind, const std::string& name_space, const json& body) {
       make("POST", collection(p, name_space), p, "", "create", key_of(name_space, body)), body);
 }
 
+Request check(Kind kind, const std::string& name_space, const json& body) {
+  Request out = create(kind, name_space, body);
+  add(out.path, "dryRun", "All");
+  out.repeatable = true;
+  return out;
+}
+
 Request get(Kind kind, const ObjectKey& key) {
   const Place p = place_of(kind);
   return repeatable(make("GET", item(p, key), p, "", "get", key));

@@ -48,6 +48,8 @@ struct ListPage {
 };
 
 [[nodiscard]] Request create(Kind kind, const std::string& name_space, const nlohmann::json& body);
+// The same as a dry run: judged, not done.
+[[nodiscard]] Request check(Kind kind, const std::string& name_space, const nlohmann::json& body);
 [[nodiscard]] Request get(Kind kind, const ObjectKey& key);
 // An empty namespace: all of them.
 [[nodiscard]] Request list(Kind kind, const std::string& name_space, const ListPage& page);

@@ -23,6 +23,7 @@ struct DeleteAction {
 
 struct Decision {
   TrainingStatus status;
+  std::vector<nlohmann::json> checks;   // dry runs: refused ones are told
   std::vector<nlohmann::json> applies;  // Service, ConfigMap: carry the uid that was read
   std::vector<nlohmann::json> creates;  // pods, claims: POST
   std::vector<DeleteAction> deletes;

@@ -11,6 +11,7 @@
 #include "operator/plan/progress.h"
 #include "operator/plan/run_phase.h"
 #include "operator/plan/scale.h"
+#include "operator/plan/template_check.h"
 #include "operator/plan/unit_lifecycle.h"
 
 namespace archipelago::op {
@@ -210,8 +211,10 @@ class Planner {
     // A foreign object of that name is left alone: the executor finds it and reports NameConflict.
     if (!in_.config_map)
       d_.creates.push_back(build_spec_config_map(in_.run, text));
-    else if (in_.config_map->ours && in_.config_map->spec_text != text)
+    else if (in_.config_map->ours && in_.config_map->spec_text != text) {
       apply(build_spec_config_map(in_.run, text), in_.config_map);
+      d_.checks = template_checks(in_, options_);
+    }
     if (!in_.service) d_.creates.push_back(build_outer_service(in_.run));
     if (in_.run.spec.outer_optimizer.storage.existing_claim.empty() && !in_.claim)
       d_.creates.push_back(build_outer_claim(in_.run));

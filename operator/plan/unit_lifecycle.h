@@ -15,9 +15,9 @@ struct UnitInput {
   std::vector<const ObservedPod*> pods;  // of this unit, every incarnation
   const OuterUnit* heard = nullptr;      // in a fresh status document, any incarnation
   bool document_fresh = false;
-  std::int64_t highest = 0;      // incarnation that the outer optimizer has seen
-  bool adopted = false;  // of a run from another resource: what was seen up to now is not ours
-  bool outer_served = false;     // hang.h
+  std::int64_t highest = 0;   // incarnation that the outer optimizer has seen
+  bool adopted = false;       // of a run from another resource: what was seen up to now is not ours
+  bool outer_served = false;  // hang.h
   bool neighbour_heard = false;  // hang.h
   const ObservedProbe* probe = nullptr;
   const NodeMap* nodes = nullptr;

@@ -182,6 +182,8 @@ Observed Reconciler::observe(const Object& training, config::DecoupledTraining r
   out.polled = polled.status;
   out.probes = polled.probes;
   out.problems = memory.problems;
+  out.problems.insert(out.problems.end(), memory.template_problems.begin(),
+                      memory.template_problems.end());
   for (const auto& [name, refused] : memory.refused) out.problems.push_back(refused.problem);
   out.now = clock_.wall();
   out.seed = options_.seed;
@@ -252,6 +254,7 @@ void Reconciler::execute(Pass& pass) {
   const auto keep = [&](std::optional<ExecutionProblem> problem) {
     if (problem) pass.memory.problems.push_back(std::move(*problem));
   };
+  check_templates(pass);
   for (const json& object : pass.decision.applies) {
     const auto applied = cluster_.apply(object);
     if (!applied) keep(refusal(pass, string_at(object, {"metadata", "name"}), applied.error()));
@@ -265,6 +268,24 @@ void Reconciler::execute(Pass& pass) {
     keep(refusal(pass, d.name, removed.error()));
   }
   create_all(pass);
+}
+
+void Reconciler::check_templates(Pass& pass) {
+  if (pass.decision.checks.empty()) return;
+  pass.memory.template_problems.clear();
+  for (const json& pod : pass.decision.checks) {
+    const Status judged = cluster_.check(pod);
+    if (judged) continue;
+    const ErrorKind kind = judged.error().kind;
+    if (kind != ErrorKind::kInvalid && kind != ErrorKind::kRefused) continue;  // asked at the POST
+    const std::string where = string_at(pod, {"metadata", "labels", kLabelDatacenter});
+    const bool outer = string_at(pod, {"metadata", "labels", kLabelRole}) == kRoleOuter;
+    pass.memory.template_problems.push_back(
+        {ProblemKind::kPodRejected,
+         outer ? "spec.outerOptimizer.template" : "spec.datacenters[" + where + "].template",
+         judged.error().message});
+  }
+  if (!pass.memory.template_problems.empty()) pass.outcome.requeue = Duration(0);  // to tell it
 }
 
 // What was refused is tried again with a backoff of its own, whatever else wakes the run: a full

@@ -92,8 +92,9 @@ class Reconciler {
     std::string uid;
     std::map<std::string, Refusal>
         refused;  // creates by object name: each with a backoff of its own
-    std::vector<ExecutionProblem> problems;  // of everything else
-    std::optional<TimePoint> last_write;     // of the status
+    std::vector<ExecutionProblem> problems;           // of everything else
+    std::vector<ExecutionProblem> template_problems;  // of the last change of a template
+    std::optional<TimePoint> last_write;              // of the status
     // Our last status write, while the cache still shows the version that it was made from.
     std::string written_over;
     std::optional<Object> written;
@@ -111,6 +112,7 @@ class Reconciler {
   // True when the pass may go on to execute.
   [[nodiscard]] bool write_status(Pass& pass);
   void execute(Pass& pass);
+  void check_templates(Pass& pass);
   void create_all(Pass& pass);
   [[nodiscard]] std::optional<ExecutionProblem> create(Pass& pass, const nlohmann::json& object);
   // nullopt: unreachable rather than refused; the pass is retried either way.

@@ -69,6 +69,12 @@ class FaultyCluster final : public Cluster {
   Result<Object> create(const nlohmann::json& o) override {
     return guarded("create", o, [&] { return inner_.create(o); });
   }
+  Status check(const nlohmann::json& o) override {
+    ++calls["check"];
+    if (refuse)
+      if (auto error = refuse("check", o)) return fail(*error);
+    return inner_.check(o);
+  }
   Result<Object> get(Kind kind, const ObjectKey& key) const override {
     return inner_.get(kind, key);
   }

@@ -219,6 +219,42 @@ TEST_CASE("pods that come up within a second share a status write") {
   }
 }
 
+TEST_CASE("a changed template is judged at once, and the run goes on") {
+  ClusterWorld w;
+  REQUIRE(w.memory.create(small_training()));
+  (void)w.look();
+  (void)w.look();
+  CHECK(w.cluster.calls["check"] == 0);
+  w.cluster.refuse = [](const std::string& verb, const json& object) -> std::optional<Error> {
+    if (verb != "check") return std::nullopt;
+    CHECK(string_at(object, {"kind"}) == "Pod");
+    return Error{ErrorKind::kInvalid, "spec.priorityClassName: no such class"};
+  };
+  const auto pods = w.pod_names();
+  json body = w.training().json();
+  body["spec"]["datacenters"][1]["template"] = {{"priorityClassName", "gold"}};
+  REQUIRE(w.memory.update(body));
+  const auto out = w.look();
+  CHECK(w.cluster.calls["check"] == 1);  // the one datacenter that changed
+  CHECK(out.requeue == Duration(0));
+  (void)w.look();
+  CHECK(is_true(w.status().conditions, condition::kPodRejected));
+  const std::string message =
+      find_condition(w.status().conditions, condition::kPodRejected)->message;
+  CHECK(message.find("spec.datacenters[west].template") != std::string::npos);
+  CHECK(message.find("no such class") != std::string::npos);
+  CHECK(w.pod_names() == pods);
+  CHECK(w.cluster.calls["check"] == 1);
+  w.cluster.refuse = {};
+  body = w.training().json();
+  body["spec"]["datacenters"][1]["template"] = {{"priorityClassName", "silver"}};
+  REQUIRE(w.memory.update(body));
+  (void)w.look();
+  (void)w.look();
+  CHECK(w.cluster.calls["check"] == 2);
+  CHECK(!is_true(w.status().conditions, condition::kPodRejected));
+}
+
 TEST_CASE("transitions tell failures and recoveries from two statuses") {
   TrainingStatus before;
   before.units.resize(2);
