@@ -82,7 +82,7 @@ class TestKubelet(Process):
     __test__ = False
 
     def __init__(self, kubeconfig, folder, *arguments):
-        super().__init__([binary("archipelago-test-kubelet"), "--kubeconfig", kubeconfig, *arguments], f"{folder}/kubelet.log")
+        super().__init__([binary("archipelago-test-kubelet"), "--kubeconfig", kubeconfig, *arguments], f"{folder}/kubelet-{os.getpid()}-{time.monotonic_ns()}.log")
         found = wait_until("the test kubelet", lambda: re.search(r"listening on (\d+)", self.text()) or not self.running())
         if found is True:
             raise RuntimeError(self.text())
