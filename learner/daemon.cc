@@ -190,7 +190,8 @@ ExitCode live(const Setup& setup, const Flags& flags, const DaemonHooks& hooks,
       [&](std::optional<Duration> step) { step ? watchdog.stepping(*step) : watchdog.paused(); });
   const ExitCode code = loop.run(stop);
   watchdog.paused();
-  exchange.stop(code == ExitCode::kLeft);
+  exchange.stop(code == ExitCode::kLeft,
+                [&] { return (*trainer)->inner_state(setup.spec.recovery.precision); });
   admin.stop();
   *why = hub.why();
   return code;

@@ -57,7 +57,7 @@ void Exchange::start() {
   threads_.emplace_back([this](const std::stop_token& stop) { relay(stop); });
 }
 
-void Exchange::stop(bool say_leave) {
+void Exchange::stop(bool say_leave, const std::function<std::vector<std::byte>()>& inner_state) {
   if (stopped_) return;
   stopped_ = true;
   for (auto& thread : threads_) thread.request_stop();
@@ -75,7 +75,9 @@ void Exchange::stop(bool say_leave) {
     client.headers.emplace_back("X-Archipelago-Credential", options_.credential);
   http::Client leaving(std::move(client));
   const auto reply = leaving.request("POST", "/v1/leave", wire::encode(options_.hello.who));
-  log_.info("left the run", {{"told_outer_optimizer", reply.has_value() && reply->ok()}});
+  const bool told = reply.has_value() && reply->ok();
+  log_.info("left the run", {{"told_outer_optimizer", told}});
+  if (told) leave_inner_state(reply->body, inner_state);
 }
 
 void Exchange::sleep(const std::stop_token& stop, Duration duration) {

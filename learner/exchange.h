@@ -9,6 +9,7 @@
 //   fetch   published fragments: GET, decode, keep
 //   relay   inner optimizer state, out as a donor, in as a newcomer
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -53,8 +54,9 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   void start();
-  // Cuts requests in flight and joins. `say_leave`: POST /v1/leave first, at most two seconds.
-  void stop(bool say_leave);
+  // Cuts requests in flight and joins. `say_leave`: POST /v1/leave, at most two seconds; when the
+  // answer asks for it, what `inner_state` gives is left behind, at most 25 seconds.
+  void stop(bool say_leave, const std::function<std::vector<std::byte>()>& inner_state = {});
   [[nodiscard]] const ExchangeCounters& counters() const { return counters_; }
 
  private:
@@ -84,12 +86,17 @@ class Exchange {
                        const std::stop_token& stop);
   [[nodiscard]] Result<http::Response> put_frame(http::Client& client, const std::string& path,
                                                  const wire::FrameHeader& header,
-                                                 std::span<const std::byte> payload);
+                                                 std::span<const std::byte> payload,
+                                                 Duration timeout);
   [[nodiscard]] Status upload_seed(const std::vector<float>& flat);
   [[nodiscard]] Status fetch_fragment(const diloco::FetchOrder& order, bool* lost_base);
   [[nodiscard]] Status adopt_frame(const diloco::FetchOrder& order, const wire::FrameHeader& header,
                                    std::span<const std::byte> payload, bool* lost_base);
   void donate(const Donation& donation);
+  [[nodiscard]] Status send_inner_state(http::Client& client, const Donation& donation,
+                                        Duration timeout);
+  void leave_inner_state(const std::string& leave_reply,
+                         const std::function<std::vector<std::byte>()>& inner_state);
   [[nodiscard]] Status fetch_inner_state(const diloco::RecoveryTask& task);
   void sleep(const std::stop_token& stop, Duration duration);
 

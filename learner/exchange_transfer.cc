@@ -2,11 +2,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include <nlohmann/json.hpp>
+
 #include "learner/exchange.h"
 
 namespace archipelago::learner {
 namespace {
 
+constexpr Duration kLeaveTimeout = std::chrono::seconds(25);  // within a pod's usual grace
 constexpr Duration kTransferTimeout =
     std::chrono::hours(1);  // the io time-out ends a dead link long before
 constexpr Duration kDonorTimeout =
@@ -57,7 +60,7 @@ wire::FrameHeader Exchange::header(wire::FrameKind kind, codec::Codec codec) con
 
 Result<http::Response> Exchange::put_frame(http::Client& client, const std::string& path,
                                            const wire::FrameHeader& head,
-                                           std::span<const std::byte> payload) {
+                                           std::span<const std::byte> payload, Duration timeout) {
   auto writer = wire::FrameWriter::create(head);
   if (!writer) return fail(writer.error());
   ARCH_TRY_VOID(writer->add_payload(payload));
@@ -69,7 +72,7 @@ Result<http::Response> Exchange::put_frame(http::Client& client, const std::stri
       [&](std::uint64_t offset, std::span<std::byte> into) -> Result<std::size_t> {
         return source.copy(offset, into);
       },
-      kTransferTimeout);
+      timeout);
   if (reply && reply->ok()) counters_.bytes_up += source.size();
   return reply;
 }
@@ -102,8 +105,9 @@ void Exchange::upload_snapshot(const diloco::UploadOrder& order, Backoff& backof
   for (const auto& position : order.info.consumed)
     head.consumed.push_back({position.block, 0, position.upto});
   head.payload_bytes = payload.size();
-  auto reply = put_frame(
-      *upload_client_, "/v1/rounds/" + std::to_string(snapshot.t.value) + "/upload", head, payload);
+  auto reply =
+      put_frame(*upload_client_, "/v1/rounds/" + std::to_string(snapshot.t.value) + "/upload", head,
+                payload, kTransferTimeout);
   if (reply && reply->ok()) {
     ++counters_.uploads;
     backoff.failures = 0;
@@ -142,7 +146,7 @@ Status Exchange::upload_seed(const std::vector<float>& flat) {
     head.fragment = p;
     head.attempt = 1;
     head.payload_bytes = payload.size();
-    auto reply = put_frame(*upload_client_, "/v1/rounds/0/upload", head, payload);
+    auto reply = put_frame(*upload_client_, "/v1/rounds/0/upload", head, payload, kTransferTimeout);
     if (!reply) return fail(reply.error());
     if (!reply->ok())
       return fail(http::error_of(*reply, "PUT seed of fragment " + std::to_string(p)));
@@ -237,28 +241,48 @@ Status Exchange::fetch_inner_state(const diloco::RecoveryTask& task) {
   if (head.kind != wire::FrameKind::kInnerState || head.run_id != run_bytes_ ||
       head.layout_digest != layout_bytes_)
     return fail(ErrorKind::kCorrupt, "inner state is of another run, layout or kind");
-  log_.info("inner state received", {{"donor", head.unit},
+  log_.info("inner state received", {{"from", task.peer},
+                                     {"donor", head.unit},
                                      {"donor_incarnation", head.incarnation.value},
                                      {"bytes", state.size()}});
   hub_.deliver_inner_state(task.id, std::move(state));
   return {};
 }
 
-void Exchange::donate(const Donation& donation) {
+Status Exchange::send_inner_state(http::Client& client, const Donation& donation,
+                                  Duration timeout) {
   const bool half = options_.recovery_precision == config::Precision::kBf16;
   wire::FrameHeader head =
       header(wire::FrameKind::kInnerState, half ? codec::Codec::kBf16 : codec::Codec::kFp32);
   head.fragment = -1;
   head.local_step = hub_.look([](const diloco::LearnerCore& core) { return core.local_step(); });
   head.payload_bytes = donation.state.size();
-  const auto reply = put_frame(*relay_client_, "/v1/recovery/" + http::url_encode(donation.id),
-                               head, donation.state);
-  log_.info("inner state donated",
-            {{"relay", donation.id},
-             {"bytes", donation.state.size()},
-             {"result", !reply        ? reply.error().describe()
-                        : reply->ok() ? "sent"
-                                      : http::error_of(*reply, "PUT").describe()}});
+  const auto reply = put_frame(client, "/v1/recovery/" + http::url_encode(donation.id), head,
+                               donation.state, timeout);
+  if (!reply) return fail(reply.error());
+  if (!reply->ok()) return fail(http::error_of(*reply, "PUT inner state"));
+  return {};
+}
+
+void Exchange::donate(const Donation& donation) {
+  const Status sent = send_inner_state(*relay_client_, donation, kTransferTimeout);
+  log_.info("inner state donated", {{"relay", donation.id},
+                                    {"bytes", donation.state.size()},
+                                    {"result", sent ? "sent" : sent.error().describe()}});
+}
+
+void Exchange::leave_inner_state(const std::string& leave_reply,
+                                 const std::function<std::vector<std::byte>()>& inner_state) {
+  const auto json = nlohmann::json::parse(leave_reply, nullptr, false);
+  if (!inner_state || !json.is_object()) return;
+  const auto id = json.find("innerState");
+  if (id == json.end() || !id->is_string()) return;
+  const Donation donation{id->get<std::string>(), inner_state()};
+  const auto client = make_client(seconds(10));
+  const Status sent = send_inner_state(*client, donation, kLeaveTimeout);
+  log_.info("inner state left behind", {{"id", donation.id},
+                                        {"bytes", donation.state.size()},
+                                        {"result", sent ? "kept" : sent.error().describe()}});
 }
 
 void Exchange::relay(const std::stop_token& stop) {

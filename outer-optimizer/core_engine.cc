@@ -300,12 +300,15 @@ void CoreEngine::answer_held(TimePoint now, bool all) {
   }
 }
 
-Status CoreEngine::leave(const diloco::UnitKey& who) {
-  return ask<void>([this, who](TimePoint now) -> Status {
+Result<std::string> CoreEngine::leave(const diloco::UnitKey& who) {
+  return ask<std::string>([this, who](TimePoint now) -> Result<std::string> {
     if (auto known = core_.reply(who, now); !known) return fail(known.error());
-    core_.leave(who, now);
-    return {};
+    return core_.leave(who, now);
   });
+}
+
+void CoreEngine::inner_state_kept(const std::string& name) {
+  post_internal([this, name](TimePoint) { core_.inner_state_kept(name); });
 }
 
 Status CoreEngine::known(const diloco::UnitKey& who) {

@@ -60,7 +60,9 @@ class CoreEngine {
   // Handlers, any thread. kUnavailable: busy or stopping; kNoSpace: the journal has no room.
   [[nodiscard]] Result<diloco::HelloReply> hello(const diloco::HelloRequest& request);
   [[nodiscard]] Result<diloco::ProgressReply> progress(const diloco::ProgressReport& report);
-  [[nodiscard]] Status leave(const diloco::UnitKey& who);
+  // Where its inner state is wanted, "" where it isn't (SyncerCore::leave).
+  [[nodiscard]] Result<std::string> leave(const diloco::UnitKey& who);
+  void inner_state_kept(const std::string& name);
   [[nodiscard]] Status known(const diloco::UnitKey& who);  // kFenced and the like
   [[nodiscard]] Status put_layout(diloco::Layout layout, Assets assets);
   [[nodiscard]] Status seed_allowed(const diloco::UnitKey& who);

@@ -99,6 +99,7 @@ Status Daemon::open() {
   engine_ = std::make_unique<CoreEngine>(options_, std::move(state), *store_, uploads_, metrics_,
                                          log_.named("core"));
   engine_->note_recovery(report);
+  engine_->inner_state_kept(relays_->left_behind());
   return {};
 }
 

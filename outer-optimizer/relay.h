@@ -21,8 +21,11 @@ namespace archipelago::outer {
 class RelaySpool {
  public:
   static constexpr std::size_t kMaxRelays = 64;
+  [[nodiscard]] static bool is_left_behind(const std::string& id) {
+    return id.starts_with("left-");
+  }
 
-  // Empties the folder: relays do not outlive a process.
+  // Relays do not outlive a process; what a learner left behind ("left-...", the newest) does.
   [[nodiscard]] static Result<std::unique_ptr<RelaySpool>> open(std::filesystem::path folder);
 
   // Reads the whole body; a complete one under the same id stays. kUnavailable: kMaxRelays are
@@ -32,7 +35,8 @@ class RelaySpool {
   [[nodiscard]] Result<http::SharedBytes> get(const std::string& id, Duration wait);
   // Older than `age`: gone. Called now and then.
   void expire(Duration age);
-  void stop();  // waiting gets end
+  void stop();                              // waiting gets end
+  [[nodiscard]] std::string left_behind();  // its id; empty: nothing
 
  private:
   struct Entry {
@@ -44,6 +48,7 @@ class RelaySpool {
     return folder_ / (id + ".state");
   }
   [[nodiscard]] Status receive(const std::string& id, http::BodyReader& body);
+  void forget_older(const std::string& left_id);  // mutex_ held
 
   std::filesystem::path folder_;
   std::mutex mutex_;

@@ -74,7 +74,13 @@ http::Reply check_sender(Services& services, const http::Request& request) {
 http::Reply put_relay(Services& services, const http::Request& request, http::BodyReader& body) {
   services.relays.expire(kRelayAge);
   if (auto checked = check_sender(services, request); checked.status != 200) return checked;
-  return reply_of_status(services, services.relays.put(request.args.at(0), body));
+  const std::string& id = request.args.at(0);
+  const Status put = services.relays.put(id, body);
+  if (put && RelaySpool::is_left_behind(id)) {
+    services.log.info("inner state kept", {{"id", id}, {"bytes", body.size()}});
+    services.engine.inner_state_kept(id);
+  }
+  return reply_of_status(services, put);
 }
 
 http::Reply get_relay(Services& services, const http::Request& request) {
@@ -139,7 +145,11 @@ void add_learner_routes(http::Server& server, Services& s) {
         const auto who = wire::parse_unit_key(request.body);
         if (!who) return reply_of(s, who.error());
         s.log.info("leave", {{"unit", who->unit}, {"incarnation", who->incarnation.value}});
-        return reply_of_status(s, s.engine.leave(*who));
+        const auto wanted = s.engine.leave(*who);
+        if (!wanted) return reply_of(s, wanted.error());
+        nlohmann::json json = nlohmann::json::object();
+        if (!wanted->empty()) json["innerState"] = *wanted;
+        return http::Reply::json(json.dump());
       },
       wire::kMaxMessageBytes);
   server.route(

@@ -5,7 +5,8 @@
 //   POST /v1/hello              wire::parse_hello -> wire::encode(HelloReply)
 //   POST /v1/progress           wire::parse_progress -> wire::encode(ProgressReply); held until
 //                               news, one heartbeat at most, unless `news` is -1
-//   POST /v1/leave              {unit, incarnation, session} -> {}
+//   POST /v1/leave              {unit, incarnation, session} -> {}, or {"innerState": id}: nobody
+//                               else has inner state, please PUT it to /v1/recovery/{id}
 //   PUT  /v1/layout/{digest}    {"layout": Layout::to_text(), "assets": {name: text}} -> {}; at
 //                               most 16 MiB
 //   PUT  /v1/rounds/{t}/upload  one frame: kUpload of round t, or with t = 0 a kSeedKeyframe

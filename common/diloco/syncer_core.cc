@@ -1,6 +1,7 @@
 #include "common/diloco/syncer_core.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "common/diloco/syncer_impl.h"
@@ -296,10 +297,11 @@ Result<ProgressReply> SyncerCore::reply(const UnitKey& who, TimePoint) const {
   return impl_->reply_for(*unit);
 }
 
-void SyncerCore::leave(const UnitKey& who, TimePoint now) {
+std::string SyncerCore::leave(const UnitKey& who, TimePoint now) {
   const auto found = impl_->units.authenticate(who);
-  if (!found) return;
+  if (!found) return "";
   UnitRecord& unit = **found;
+  const bool wanted = impl_->sole_state(unit, now);
   unit.left = true;
   unit.contributes.clear();
   impl_->owner.drop_incomplete(who.unit);
@@ -307,6 +309,19 @@ void SyncerCore::leave(const UnitKey& who, TimePoint now) {
   if (impl_->seeder == who.unit) impl_->seeder.clear();
   impl_->relays.erase(who.unit);
   impl_->advance(now);
+  return wanted ? "left-" + std::to_string(impl_->clock.committed().value) : "";
+}
+
+void SyncerCore::inner_state_kept(const std::string& name) {
+  constexpr std::string_view kPrefix = "left-";
+  std::int64_t at = 0;
+  if (!name.starts_with(kPrefix)) return;
+  const auto [end, error] =
+      std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), at);
+  if (error != std::errc() || end != name.data() + name.size()) return;
+  if (GlobalStep(at) > impl_->clock.committed() || GlobalStep(at) < impl_->kept_at) return;
+  impl_->kept_state = name;
+  impl_->kept_at = GlobalStep(at);
 }
 
 Result<UploadVerdict> SyncerCore::upload_started(const UploadKey& key, std::int32_t fragment,

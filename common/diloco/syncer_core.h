@@ -134,7 +134,11 @@ class SyncerCore {
   // True when a reply held since `seen` should go out now.
   [[nodiscard]] bool has_news(const UnitKey& who, std::int64_t seen) const;
   [[nodiscard]] Result<ProgressReply> reply(const UnitKey& who, TimePoint now) const;
-  void leave(const UnitKey& who, TimePoint now);
+  // Returns the name under which its inner state is wanted when nobody else has any (§6), else "".
+  std::string leave(const UnitKey& who, TimePoint now);
+  // Inner state that a learner left behind is on the disk under this name (one that leave() gave,
+  // in this process or an earlier one): the donor while no learner is one.
+  void inner_state_kept(const std::string& name);
 
   // Uploads. Errors: kFenced, kConflict (stale base, round not open or closed, other attempt),
   // kInvalid.

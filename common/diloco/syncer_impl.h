@@ -57,6 +57,9 @@ struct SyncerCore::Impl {
   void lease_blocks(UnitRecord& unit);
   void open_ledger(const HelloRequest& request);
   void serve_recovery(UnitRecord& unit, TimePoint now);
+  [[nodiscard]] bool sole_state(const UnitRecord& unit, TimePoint now) const;
+  // Moments of long ago are worse than fresh ones.
+  [[nodiscard]] bool kept_state_is_fresh() const;
   void assign_donor(UnitRecord& unit, Relay& relay, TimePoint now);
   void expire_relays(TimePoint now);
   void lease_validation(TimePoint now);
@@ -81,6 +84,8 @@ struct SyncerCore::Impl {
   std::string seeder;
   std::map<std::string, Relay> relays;  // by newcomer
   std::int64_t relay_count = 0;
+  std::string kept_state;  // name of the inner state that was left behind; empty: none
+  GlobalStep kept_at;
   std::optional<Validation> validation;
   GlobalStep validations_leased_to;  // newest version that a validation was planned for
   TimePoint finishing_since{};

@@ -8,6 +8,7 @@ namespace archipelago::diloco {
 
 namespace {
 constexpr Duration kRelayTimeout = std::chrono::seconds(30);
+const std::string kOnDisk = "state on disk";  // a donor's name that no unit can have
 constexpr Duration kValidationTimeout = std::chrono::seconds(60);
 
 bool contains(const std::vector<std::string>& list, const std::string& name) {
@@ -150,6 +151,22 @@ void SyncerCore::Impl::serve_recovery(UnitRecord& unit, TimePoint now) {
   assign_donor(unit, relay, now);
 }
 
+bool SyncerCore::Impl::sole_state(const UnitRecord& unit, TimePoint now) const {
+  const auto has_state = [&](const UnitRecord& u) {
+    return !u.left && !u.last.wants_inner_state && u.last.local_step >= LocalStep(1);
+  };
+  if (!has_state(unit) || clock.committed() == GlobalStep(0) || clock.committed() >= config.budget)
+    return false;
+  return std::none_of(units.all().begin(), units.all().end(), [&](const auto& item) {
+    return item.first != unit.last.who.unit && units.stepping(item.second, now) &&
+           has_state(item.second);
+  });
+}
+
+bool SyncerCore::Impl::kept_state_is_fresh() const {
+  return !kept_state.empty() && clock.committed().value - kept_at.value <= 2 * config.interval;
+}
+
 void SyncerCore::Impl::assign_donor(UnitRecord& unit, Relay& relay, TimePoint now) {
   const std::string name = unit.last.who.unit;
   std::string best;
@@ -172,6 +189,13 @@ void SyncerCore::Impl::assign_donor(UnitRecord& unit, Relay& relay, TimePoint no
     }
   }
   ++unit.own_news;
+  if (!somebody_has_state && kept_state_is_fresh() && !contains(relay.failed_donors, kOnDisk)) {
+    relay.donor = kOnDisk;  // any number may read it at once
+    relay.since = now;
+    relay.id = kept_state;
+    relays[name] = relay;
+    return;
+  }
   if (!somebody_has_state) {
     relays.erase(name);  // the reply says fresh_start
     return;

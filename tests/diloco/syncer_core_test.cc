@@ -420,3 +420,56 @@ TEST_CASE("live settings: what a restart finds in the journal and in its spec") 
   CHECK(now.generation == (row.journal_wins ? 4 : row.spec_generation));
   CHECK(again.state().settings->epoch == 2);
 }
+
+namespace {
+
+ProgressReport newcomer(Bench& b, const UnitKey& who) {
+  ProgressReport r = b.report(who);
+  r.phase = LearnerPhase::kRecovering;
+  r.local_step = LocalStep(0);
+  r.wants_inner_state = true;
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("inner state: the last one who has any is asked to leave it, and it is the donor") {
+  Bench b;
+  b.join(kA);
+  b.join(kB);
+  CHECK(b.core->leave(kA, b.now).empty());  // nothing is committed yet
+  b.join(kA);
+  REQUIRE(b.core->progress(b.report(kA, {{GlobalStep(1), 1}}), b.now));
+  REQUIRE(b.core->progress(b.report(kB, {{GlobalStep(1), 1}}), b.now));
+  REQUIRE(b.upload(kA, 1));
+  REQUIRE(b.upload(kB, 1));
+  commit(b, 1);
+  CHECK(b.core->leave(kA, b.now).empty());  // kB has state
+  const std::string name = b.core->leave(kB, b.now);
+  CHECK(name == "left-1");
+  const UnitKey next = Bench::key("a-0", 2, 'b'), other = Bench::key("a-1", 2, 'c');
+  REQUIRE(b.hello(next));
+  // Nobody has state, and no file: at once with fresh moments.
+  CHECK(b.core->progress(newcomer(b, next), b.now)->fresh_start);
+  b.core->inner_state_kept("left-9");  // of the future: not ours
+  CHECK(b.core->progress(newcomer(b, next), b.now)->fresh_start);
+  b.core->inner_state_kept(name);
+  REQUIRE(b.hello(other));
+  for (const UnitKey& who : {next, other}) {  // both at once
+    const auto reply = b.core->progress(newcomer(b, who), b.now);
+    REQUIRE(reply->recover);
+    CHECK(reply->recover->id == "left-1");
+    CHECK_FALSE(reply->fresh_start);
+  }
+  // It did not work: fresh moments at once.
+  ProgressReport failed = newcomer(b, next);
+  failed.recovery_failed = "left-1";
+  CHECK(b.core->progress(failed, b.now)->fresh_start);
+  // A learner that has state goes before the file.
+  REQUIRE(b.core->progress(b.report(next), b.now));
+  ProgressReport again = newcomer(b, other);
+  again.recovery_failed = "left-1";
+  const auto reply = b.core->progress(again, b.now);
+  REQUIRE(reply->recover);
+  CHECK(reply->recover->peer == "a-0");
+}

@@ -96,9 +96,15 @@ class Run {
     return hooks;
   }
   std::future<ExitCode> launch(const Flags& flags, const std::stop_token& stop,
-                               const DaemonHooks& hooks) const {
-    return std::async(std::launch::async,
-                      [=] { return run_daemon(flags, hooks, stop, Logger::null()); });
+                               const DaemonHooks& hooks, const Logger& log = Logger::null()) const {
+    return std::async(std::launch::async, [=] { return run_daemon(flags, hooks, stop, log); });
+  }
+  Logger log_of(const Flags& flags) const {
+    return Logger::to_file("learner", log_path(flags).string());
+  }
+  std::string log_text(const Flags& flags) const {
+    auto text = read_file(log_path(flags));
+    return text ? *text : "";
   }
   std::future<ExitCode> launch(const Flags& flags, const std::stop_token& stop) const {
     return launch(flags, stop, hooks());
@@ -117,6 +123,9 @@ class Run {
   }
   outer::Daemon& outer() { return *outer_; }
   const std::filesystem::path& folder() const { return dir_.path(); }
+  std::filesystem::path log_path(const Flags& flags) const {
+    return flags.termination_log + ".log";
+  }
 
  private:
   TempDir dir_;
@@ -174,6 +183,41 @@ TEST_CASE("a newer incarnation fences the older, takes inner state from its peer
   REQUIRE(ends(b));
   CHECK(newer.get() == ExitCode::kFinished);
   CHECK(b.get() == ExitCode::kFinished);
+}
+
+TEST_CASE(
+    "suspend and resume: the last learner leaves its inner state, the next ones start from it") {
+  Run run(5000);
+  std::stop_source stop;
+  std::vector<Flags> before{run.flags(0), run.flags(1)}, after{run.flags(0, 2), run.flags(1, 2)};
+  std::vector<std::future<ExitCode>> learners;
+  for (const Flags& flags : before)
+    learners.push_back(run.launch(flags, stop.get_token(), run.hooks(), run.log_of(flags)));
+  REQUIRE(run.reach(10));
+  stop.request_stop();
+  for (auto& learner : learners) {
+    REQUIRE(ends(learner));
+    CHECK(learner.get() == ExitCode::kLeft);
+  }
+  const std::string left = run.log_text(before[0]) + run.log_text(before[1]);
+  CHECK(left.find("\"result\":\"kept\"") != std::string::npos);
+  run.stop_outer();  // the whole run is away
+  run.start_outer();
+  std::stop_source again;
+  learners.clear();
+  const GlobalStep at = run.outer().engine().committed();
+  for (const Flags& flags : after)
+    learners.push_back(run.launch(flags, again.get_token(), run.hooks(), run.log_of(flags)));
+  REQUIRE(run.reach(at.value + 10));
+  again.request_stop();
+  for (auto& learner : learners) {
+    REQUIRE(ends(learner));
+    CHECK(learner.get() == ExitCode::kLeft);
+  }
+  const std::string back = run.log_text(after[0]) + run.log_text(after[1]);
+  INFO(back);
+  CHECK(back.find("\"from\":\"state on disk\",\"donor\":\"a-") != std::string::npos);
+  CHECK(back.find("fresh moments") == std::string::npos);
 }
 
 TEST_CASE("learners outlive the outer optimizer") {

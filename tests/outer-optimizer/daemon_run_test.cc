@@ -270,6 +270,26 @@ TEST_CASE("inner state goes through the spool") {
   CHECK(learner.client().put_bytes("/v1/recovery/e1-2", {}, huge, seconds(10))->status == 413);
 }
 
+TEST_CASE("what a learner leaves behind outlives a restart, the newest alone; relays do not") {
+  const TempDir folder;
+  const std::vector<std::byte> state(12345, std::byte{7});
+  {
+    auto daemon = start(test_options(folder.path()));
+    FakeLearner learner(daemon->port(), "dc-0");
+    REQUIRE(learner.hello());
+    REQUIRE(learner.seed());
+    for (const char* id : {"left-1", "e1-1", "left-2"})
+      REQUIRE(learner.client()
+                  .put_bytes(std::string("/v1/recovery/") + id, {}, state, seconds(10))
+                  ->status == 200);
+    CHECK(learner.client().request("GET", "/v1/recovery/left-1")->status == 404);
+  }
+  auto daemon = start(test_options(folder.path()));
+  FakeLearner learner(daemon->port(), "dc-0");
+  CHECK(learner.client().request("GET", "/v1/recovery/left-2")->body.size() == state.size());
+  CHECK(learner.client().request("GET", "/v1/recovery/e1-1")->status == 404);
+}
+
 TEST_CASE("a torn last line of the tape is ended before the next is written") {
   const TempDir folder;
   const auto path = folder.path() / "metrics.jsonl";
