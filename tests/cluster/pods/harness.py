@@ -158,10 +158,10 @@ def is_running(pod):
 
 
 class Run:
-    """A DecoupledTraining of its own namespace."""
+    """A DecoupledTraining in a namespace of its own, also of its own invocation: a kept cluster may hold older claims."""
 
     def __init__(self, cluster, namespace, name="run"):
-        self.cluster, self.namespace, self.name = cluster, namespace, name
+        self.cluster, self.namespace, self.name = cluster, f"{namespace}-{os.getpid()}", name
 
     def kubectl(self, *args, **more):
         return self.cluster.kubectl("-n", self.namespace, *args, **more)
