@@ -72,7 +72,8 @@ struct KubeClient::Impl {
                                             Duration idle) const;
   [[nodiscard]] http::HeaderList headers(const Credentials& k) const;
   Result<http::Response> send(const Request& request, CallClass call_class);
-  Result<http::Response> try_once(const Request& request, const Credentials& k, TimePoint deadline);
+  Result<http::Response> try_once(const Request& request, const Credentials& k, bool may_end,
+                                  TimePoint deadline);
   Result<http::Response> transmit(http::Client& client, const Request& request,
                                   const Credentials& k);
   Result<http::Response> stream_once(const Request& request, const Credentials& k,
@@ -150,8 +151,8 @@ Result<http::Response> KubeClient::Impl::transmit(http::Client& client, const Re
 }
 
 Result<http::Response> KubeClient::Impl::try_once(const Request& request, const Credentials& k,
-                                                  TimePoint deadline) {
-  auto client = pool.take(k, !request.mutating(), deadline);
+                                                  bool may_end, TimePoint deadline) {
+  auto client = pool.take(k, may_end, deadline);
   if (!client) return fail(ErrorKind::kUnavailable, "no free connection to the API server");
   return transmit(**client, request, k);
 }
@@ -196,7 +197,7 @@ Result<http::Response> KubeClient::Impl::send(const Request& request, CallClass 
     const auto waited = limiter.acquire(call_class, deadline, stop);
     if (!waited) return fail(waited.error().with_context(request.what()));
     metrics.rate_wait(*waited);
-    auto answer = try_once(request, k, deadline);
+    auto answer = try_once(request, k, !keep_on, deadline);
     if (answer && answer->ok()) return answer;
     if (answer && answer->status == 401 && !refreshed) {
       refreshed = true;
