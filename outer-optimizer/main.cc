@@ -1,9 +1,11 @@
 // archipelago-outer-optimizer: the paper's syncer as a daemon. Exit codes: 0 the run is finished, 1
 // an error that a restart may cure, 10 stopped by a signal, 12 configuration or data folder refused
 // (a restart cannot help).
+#include <cstdlib>
 #include <fstream>
 #include <future>
 #include <iostream>
+#include <unistd.h>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -30,10 +32,19 @@ struct CommandLine {
   bool serve_model = false;
 };
 
+// The flag, else what whoever started us says, else the file that Kubernetes reads.
+std::string termination_path(const CommandLine& line) {
+  if (!line.flags.termination_log.empty()) return line.flags.termination_log;
+  const char* const path = std::getenv("ARCHIPELAGO_TERMINATION_LOG");
+  if (path != nullptr && *path != '\0') return path;
+  constexpr const char* kDefault = "/dev/termination-log";
+  return ::access(kDefault, W_OK) == 0 ? kDefault : "";
+}
+
 int end_with(const CommandLine& line, int code, const std::string& message) {
   std::cerr << "archipelago-outer-optimizer: " << message << "\n";
-  if (!line.flags.termination_log.empty()) {
-    std::ofstream out(line.flags.termination_log, std::ios::trunc);
+  if (const std::string path = termination_path(line); !path.empty()) {
+    std::ofstream out(path, std::ios::trunc);
     out << message.substr(0, kMaxTermination) << "\n";
   }
   return code;

@@ -425,12 +425,6 @@ void SyncerCore::merge_failed(GlobalStep t, TimePoint now) {
   impl_->retry_merge_at = now + std::chrono::seconds(1);
 }
 
-const CommitRecord* SyncerCore::commit_record(GlobalStep t) const {
-  const auto& records = impl_->records;
-  if (records.empty() || t < records.front().t || t > records.back().t) return nullptr;
-  return &records[static_cast<std::size_t>(t.value - records.front().t.value)];
-}
-
 // --- progress of time
 // ---------------------------------------------------------------------------------------------
 

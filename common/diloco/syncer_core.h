@@ -169,8 +169,6 @@ class SyncerCore {
   [[nodiscard]] SyncerState state() const;
   [[nodiscard]] StatusDocument status(TimePoint now) const;
   [[nodiscard]] bool finished() const;
-  // Members of committed step t while remembered (for frame headers and metrics).
-  [[nodiscard]] const CommitRecord* commit_record(GlobalStep t) const;
 
   struct Impl;
 

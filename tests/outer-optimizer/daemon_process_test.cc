@@ -116,6 +116,14 @@ TEST_CASE("exit codes and last words") {
     CHECK(process.last_words().find("nonsense") != std::string::npos);
   }
   {
+    const auto path = folder.path() / "from-environment";
+    ::setenv("ARCHIPELAGO_TERMINATION_LOG", path.c_str(), 1);
+    Process process(folder.path(), {"--termination-log", "", "--listen", "nonsense"});
+    ::unsetenv("ARCHIPELAGO_TERMINATION_LOG");
+    CHECK(process.wait() == 12);
+    CHECK(read_file(path).value_or("").find("nonsense") != std::string::npos);
+  }
+  {
     Process process(folder.path(), {"--unknown-flag"});
     CHECK(process.wait() == 12);
   }
