@@ -6,6 +6,10 @@
 
 namespace archipelago::op {
 
+// What a cluster that doesn't serve our resource is told.
+inline constexpr char kInstallResource[] =
+    "kubectl apply --server-side -f crds/decoupledtrainings.archipelago.training.yaml";
+
 [[nodiscard]] std::string learner_pod_name(
     const std::string& run, const std::string& datacenter, std::int32_t ordinal,
     std::int64_t incarnation);  // <run>-<dc>-<ordinal>-i<inc>

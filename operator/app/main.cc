@@ -1,6 +1,7 @@
 // archipelago-operator: reconciles DecoupledTraining resources of one cluster. Exit codes: 0
 // stopped by a signal, 1 an error, 2 a flag is refused, 3 the lease was lost.
 #include <cstdio>
+#include <malloc.h>
 
 #include <CLI/CLI.hpp>
 
@@ -71,6 +72,8 @@ int run(const OperatorFlags& flags, SignalWaiter& signals) {
 
 int main(int argc, char** argv) {
   archipelago::SignalWaiter signals;  // before anything that may start a thread
+  // Many threads parse and free large objects: an arena for each would keep their peaks for ever.
+  ::mallopt(M_ARENA_MAX, 2);
   archipelago::op::OperatorFlags flags;
   CLI::App app{"Operator of DecoupledTraining resources"};
   app.set_version_flag("--version", "archipelago-operator 0.1.0");

@@ -5,13 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "operator/api/json.h"
+#include "operator/api/names.h"
 
 namespace archipelago::op {
 namespace {
 using nlohmann::json;
-
-constexpr char kInstall[] =
-    "kubectl apply --server-side -f crds/decoupledtrainings.archipelago.training.yaml";
 
 bool has_resource(const json& resources, std::string_view name) {
   const json& list = at(resources, {"resources"});
@@ -34,7 +32,7 @@ namespace kube {
 Discovery read_discovery(const Result<json>& resources, const Result<json>& group) {
   const std::string name(plural(Kind::kTraining));
   const std::string version(api_version(Kind::kTraining));
-  const std::string install = std::string("; install it: ") + kInstall;
+  const std::string install = std::string("; install it: ") + kInstallResource;
   if (resources) {
     if (!has_resource(*resources, name))
       return {Served::kNoResource, "", version + " has no " + name + install};

@@ -67,6 +67,15 @@ PodEndpoint endpoint(const ObjectKey& run, const std::string& uid, const Observe
   return {run.name_space, run.name, uid, pod.name, pod.uid, pod.ip};
 }
 
+// Units whose containers run and that the outer optimizer has not shown at work yet.
+std::string coming_up(const TrainingStatus& status) {
+  std::string out;
+  for (const UnitStatus& u : status.units)
+    if (u.phase == UnitPhase::kStarting || u.phase == UnitPhase::kRecovering)
+      out += u.name + "/" + std::to_string(u.incarnation) + " ";
+  return out;
+}
+
 std::string_view to_string(ReconcileResult r) {
   switch (r) {
     case ReconcileResult::kDone:
@@ -148,7 +157,7 @@ struct Controller::Impl {
   }
   [[nodiscard]] std::string blind() const {
     for (const Reflector* r : {&trainings, &pods, &services, &config_maps, &claims})
-      if (const std::string why = r->forbidden(); !why.empty()) return why;
+      if (const std::string why = r->unreadable(); !why.empty()) return why;
     return "";
   }
 
@@ -179,6 +188,7 @@ struct Controller::Impl {
     if (run_metrics) run_metrics->observe(key, out.status, out.transitions);
     poller.follow(key, out.run_uid,
                   out.outer ? std::optional(endpoint(key, out.run_uid, *out.outer)) : std::nullopt);
+    poller.hurry(key, coming_up(out.status));
     for (const ObservedPod& p : out.probe_pods)
       poller.probe(key, p.unit, endpoint(key, out.run_uid, p));
     if (out.settings) poller.send_settings(key, *out.settings);

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "common/base/backoff.h"
+#include "operator/api/names.h"
 
 namespace archipelago::op {
 namespace {
@@ -51,16 +52,20 @@ void Reflector::run(std::stop_token stop) {
 
 void Reflector::note_failure(const Error& error) {
   const bool refused = error.kind == ErrorKind::kRefused;
+  const bool unknown = error.kind == ErrorKind::kNotFound;  // the resource itself was removed
   log_.warn(
       refused ? "watch forbidden: the role lacks list and watch of this kind" : "watch failed",
       {{"kind", to_string(kind_)}, {"error", error.describe()}});
   std::lock_guard lock(mutex_);
-  forbidden_ = refused ? error.message : "";
+  unreadable_ = unknown ? "the resource " + std::string(plural(kind_)) +
+                              " is not served; install it: " + kInstallResource
+                : refused ? error.message
+                          : "";
 }
 
-std::string Reflector::forbidden() const {
+std::string Reflector::unreadable() const {
   std::lock_guard lock(mutex_);
-  return forbidden_;
+  return unreadable_;
 }
 
 Status Reflector::list_and_watch(std::stop_token stop) {
@@ -69,7 +74,7 @@ Status Reflector::list_and_watch(std::stop_token stop) {
   synced_ = true;
   {
     std::lock_guard lock(mutex_);
-    forbidden_.clear();
+    unreadable_.clear();
   }
   return follow(list.resource_version, stop);
 }

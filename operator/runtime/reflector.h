@@ -25,8 +25,8 @@ class Reflector {
   void start();
   void stop();  // idempotent
   [[nodiscard]] bool synced() const { return synced_.load(); }
-  // Why this kind can't be read, while the server forbids it; else "".
-  [[nodiscard]] std::string forbidden() const;
+  // Why this kind can't be read, while the server forbids it or doesn't know it; else "".
+  [[nodiscard]] std::string unreadable() const;
 
  private:
   void run(std::stop_token stop);
@@ -42,8 +42,8 @@ class Reflector {
   Logger log_;
   std::function<void(const Object&)> on_change_;
   std::atomic<bool> synced_{false};
-  mutable std::mutex mutex_;  // guards forbidden_
-  std::string forbidden_;
+  mutable std::mutex mutex_;  // guards unreadable_
+  std::string unreadable_;
   std::jthread thread_;
 };
 

@@ -6,8 +6,9 @@
 
 namespace archipelago::op {
 namespace {
+constexpr Duration kHurry = seconds(1);
 constexpr Duration kSettingsRepeat = seconds(30);  // while it says an older generation
-}
+}  // namespace
 
 StatusPoller::StatusPoller(OuterStatusSource& source, const Clock& clock, Logger log,
                            PollerOptions options, std::function<void(const ObjectKey&)> enqueue)
@@ -42,6 +43,19 @@ void StatusPoller::follow(const ObjectKey& key, const std::string& run_uid,
   run.outer = outer;
   if (!fresh) return;
   run.next_poll = clock_.now();
+  ++changes_;
+  changed_.notify_all();
+}
+
+void StatusPoller::hurry(const ObjectKey& key, const std::string& what) {
+  std::lock_guard lock(mutex_);
+  const auto it = runs_.find(key);
+  if (it == runs_.end() || it->second.hurried_for == what) return;
+  Run& run = it->second;
+  run.hurried_for = what;
+  run.hurry = what.empty() ? Duration(0) : kHurry;
+  if (what.empty() || kHurry >= options_.interval) return;
+  run.next_poll = std::min(run.next_poll, clock_.now() + kHurry);
   ++changes_;
   changed_.notify_all();
 }
@@ -98,7 +112,9 @@ std::optional<StatusPoller::Task> StatusPoller::take_due(TimePoint now, TimePoin
     if (!run.outer || run.polling) continue;
     if (run.next_poll <= now) {
       run.polling = true;
-      run.next_poll = now + seconds(to_seconds(options_.interval) * rng_.uniform(0.8, 1.2));
+      run.hurry = 2 * run.hurry < options_.interval ? 2 * run.hurry : Duration(0);
+      const Duration wait = run.hurry > Duration(0) ? run.hurry : options_.interval;
+      run.next_poll = now + seconds(to_seconds(wait) * rng_.uniform(0.8, 1.2));
       return Task{Task::What::kPoll, key, *run.outer, "", {}};
     }
     *next = std::min(*next, run.next_poll);

@@ -43,6 +43,9 @@ class StatusPoller {
   // cache stays.
   void follow(const ObjectKey& run, const std::string& run_uid,
               const std::optional<PodEndpoint>& outer);
+  // Something comes up, and `what` names it: asked after a second, then after two, four, ... up to
+  // the interval; once for each `what`.
+  void hurry(const ObjectKey& run, const std::string& what);
   void probe(const ObjectKey& run, const std::string& unit, const PodEndpoint& learner);
   void send_settings(const ObjectKey& run, const nlohmann::json& settings);
   void forget(const ObjectKey& run);
@@ -54,6 +57,8 @@ class StatusPoller {
     std::optional<PodEndpoint> outer;
     TimePoint next_poll{};
     bool polling = false;
+    std::string hurried_for;
+    Duration hurry{};  // until the next poll; zero: the interval
     PolledInput cache;
     std::map<std::string, PodEndpoint> wanted_probes;  // by unit
     std::optional<nlohmann::json> settings;

@@ -9,6 +9,7 @@
 #include "operator/api/labels.h"
 #include "operator/runtime/controller.h"
 #include "operator/runtime/object_store.h"
+#include "operator/runtime/reflector.h"
 #include "operator/runtime/status_poller.h"
 #include "operator/runtime/work_queue.h"
 
@@ -175,6 +176,23 @@ class FakeSource final : public OuterStatusSource {
 };
 }  // namespace
 
+TEST_CASE("what comes up is looked at before the interval is over, once") {
+  SystemClock clock;
+  FakeSource source;
+  StatusPoller poller(source, clock, Logger::null(), {seconds(3600), seconds(1), 1, 1},
+                      [](const ObjectKey&) {});
+  poller.start();
+  poller.follow(kA, "run", PodEndpoint{"n", "a", "run", "p", "u1", ""});
+  REQUIRE(wait_until([&] { return source.polls == 1; }));
+  poller.hurry(kA, "east-0/1");
+  poller.hurry(kA, "east-0/1");
+  REQUIRE(wait_until([&] { return source.polls == 2; }));
+  poller.hurry(kA, "");
+  poller.hurry(kA, "east-0/2");  // its next incarnation
+  REQUIRE(wait_until([&] { return source.polls == 3; }));
+  poller.stop();
+}
+
 TEST_CASE("the poller asks a new pod at once, caches, and keeps the cache through silence") {
   SystemClock clock;
   FakeSource source;
@@ -306,6 +324,54 @@ TEST_CASE("the controller brings a run up, replaces what dies, and ends it") {
   bool told = false;
   for (const EventRecord& e : cluster.events()) told = told || e.reason == "Succeeded";
   CHECK(told);
+}
+
+TEST_CASE("a kind that can't be read says why, and the command that helps (K-28)") {
+  // Passes everything on but lists of one kind.
+  struct Closed final : Cluster {
+    explicit Closed(Cluster& c) : inner(c) {}
+    Cluster& inner;
+    std::mutex mutex;
+    std::optional<Error> error;
+    Result<Object> create(const json& o) override { return inner.create(o); }
+    Status check(const json& o) override { return inner.check(o); }
+    Result<Object> get(Kind k, const ObjectKey& key) const override { return inner.get(k, key); }
+    Result<ObjectList> list(Kind k, const ListOptions& options) const override {
+      if (error) return fail(*error);
+      return inner.list(k, options);
+    }
+    Result<Object> update(const json& o) override { return inner.update(o); }
+    Result<Object> apply(const json& o) override { return inner.apply(o); }
+    Result<Object> update_status(const json& o, WriteClass c) override {
+      return inner.update_status(o, c);
+    }
+    Status remove(Kind k, const ObjectKey& key, const DeleteOptions& options) override {
+      return inner.remove(k, key, options);
+    }
+    Result<std::unique_ptr<Watch>> watch(Kind k, const std::string& ns,
+                                         const std::string& v) override {
+      return inner.watch(k, ns, v);
+    }
+    void record(const EventRecord& e) override { inner.record(e); }
+  };
+  const SystemClock clock;
+  MemoryCluster memory(clock);
+  Closed closed(memory);
+  ObjectStore store;
+  const auto why = [&](const Error& error) {
+    closed.error = error;
+    Reflector reflector(closed, Kind::kTraining, "", store, clock, Logger::null(),
+                        [](const Object&) {});
+    reflector.start();
+    CHECK(wait_until([&] { return !reflector.unreadable().empty(); }));
+    CHECK(!reflector.synced());
+    const std::string text = reflector.unreadable();
+    reflector.stop();
+    return text;
+  };
+  CHECK(why({ErrorKind::kRefused, "cannot list decoupledtrainings"}) ==
+        "cannot list decoupledtrainings");
+  CHECK(why({ErrorKind::kNotFound, "404"}).find("kubectl apply") != std::string::npos);
 }
 
 }  // namespace archipelago::op
