@@ -118,8 +118,9 @@ class Planner {
                          document() != nullptr ? document()->highest(u.name) : 0);
     retire_outer();
     d_.deletes.clear();
+    const bool left = learners_left();
     for (const ObservedPod& p : in_.pods)
-      if (!p.deletion && !keeps_log(p))
+      if (!p.deletion && !keeps_log(p) && (left || p.role != kRoleOuter))
         d_.deletes.push_back({Kind::kPod, p.name, p.uid, std::nullopt});
     count_learners(status());
     sum_datacenters(nullptr, in_.run.spec, status());
@@ -133,6 +134,19 @@ class Planner {
     condition(condition::kQuorumAvailable, false, "Suspended", "");
     condition(condition::kProgressing, false, "Suspended", "");
     if (!was) note(false, "Suspended", "at global step " + std::to_string(status().global_step));
+  }
+
+  // The outer optimizer goes last: the last learner that leaves puts its inner state there. A pod
+  // beyond its grace period is not waited for.
+  bool learners_left() {
+    bool left = true;
+    for (const ObservedPod& p : in_.pods) {
+      if (p.role != kRoleLearner || p.finished()) continue;
+      if (p.deletion && *p.deletion <= in_.now) continue;
+      if (p.deletion) timers_.at(*p.deletion);
+      left = false;
+    }
+    return left;
   }
 
   bool keeps_log(const ObservedPod& pod) const {

@@ -55,7 +55,25 @@ TEST_CASE("suspend and resume (K-16)") {
   CHECK(!w.in.status.active_since);
   const auto active = w.in.status.active_seconds;
   CHECK(active >= 100);
-  for (const ObservedPod& p : w.in.pods) CHECK(p.deletion);
+  // Learners first: the last one leaves its inner state at the outer optimizer.
+  for (const ObservedPod& p : w.in.pods) CHECK(p.deletion.has_value() == (p.role == kRoleLearner));
+  SECTION("the outer optimizer goes when they are gone") {
+    w.gone("r-east-0-i1");
+    w.gone("r-east-1-i1");
+    w.step();
+    CHECK(!w.pod("r-outer-i1").deletion);
+    w.gone("r-west-0-i1");
+    w.step();
+    CHECK(w.pod("r-outer-i1").deletion);
+  }
+  SECTION("or beyond their grace period") {
+    const Decision d = w.look();
+    REQUIRE(d.requeue);
+    CHECK(*d.requeue <= seconds(30));
+    w.pass(31);
+    w.step();
+    CHECK(w.pod("r-outer-i1").deletion);
+  }
   CHECK(w.in.claim);  // the outer optimizer's state stays
   CHECK(w.in.service);
   SECTION("resumed while the old pods still end: new incarnations, new template, nothing charged") {
