@@ -70,11 +70,27 @@ json pod_status(json& status) {
   return out;
 }
 
+// Our own labels and the controller are read, five thousand times; the rest is for people.
+void slim_pod_meta(json& meta) {
+  if (json& labels = member(meta, "labels"); labels.is_object())
+    for (auto it = labels.begin(); it != labels.end();)
+      it = it.key().starts_with("archipelago.training/") ? std::next(it) : labels.erase(it);
+  json& owners = member(meta, "ownerReferences");
+  if (!owners.is_array()) return;
+  json kept = json::array();
+  for (json& o : owners)
+    if (bool_at(o, {"controller"})) kept.push_back(pick(o, {"kind", "name", "uid", "controller"}));
+  owners = std::move(kept);
+}
+
 void slim_parts(Kind kind, json& object) {
   const auto shrink = [&](const char* key, Keys keys) {
     if (json& part = member(object, key); part.is_object()) part = pick(part, keys);
   };
   if (kind == Kind::kPod) {
+    slim_pod_meta(member(object, "metadata"));
+    shrink("metadata", {"name", "namespace", "uid", "resourceVersion", "creationTimestamp",
+                        "deletionTimestamp", "labels", "ownerReferences"});
     shrink("spec", {"nodeName"});
     if (json& status = member(object, "status"); status.is_object()) status = pod_status(status);
   } else if (kind == Kind::kNode) {

@@ -57,7 +57,7 @@ bool is_forbidden(const Error& error) {
 }
 }  // namespace
 
-Reconciler::Reconciler(Cluster& cluster, const StateReader& reader, const Clock& clock, Logger log,
+Reconciler::Reconciler(Cluster& cluster, StateReader& reader, const Clock& clock, Logger log,
                        ReconcileOptions options)
     : cluster_(cluster),
       reader_(reader),
@@ -66,7 +66,7 @@ Reconciler::Reconciler(Cluster& cluster, const StateReader& reader, const Clock&
       options_(std::move(options)) {}
 
 ReconcileOutcome Reconciler::reconcile(const ObjectKey& key, const PolledInput& polled) {
-  auto training = reader_.training(key);
+  const auto training = reader_.training(key);
   if (!training) {
     expectations_.forget(key);
     std::lock_guard lock(mutex_);
@@ -77,8 +77,6 @@ ReconcileOutcome Reconciler::reconcile(const ObjectKey& key, const PolledInput& 
   }
   Pass pass{key, *training, {}, memory_of(key, training->uid()), {}};
   pass.awaited = expectations_.all(key, clock_.now());
-  newest(pass);
-  training = pass.training;
   pass.outcome.run_uid = training->uid();
   if (training->deleting()) return pass.outcome;  // its children go by owner reference
   auto run = config::parse_training(training->json());
@@ -128,19 +126,6 @@ ReconcileOutcome Reconciler::report_blind(const ObjectKey& key, const std::strin
   remember(key, std::move(pass.memory));
   pass.outcome.requeue = seconds(10);
   return pass.outcome;
-}
-
-// A cache that has not seen our own write yet would make the next one conflict. No version lies
-// between the two: the write would have conflicted itself.
-void Reconciler::newest(Pass& pass) const {
-  Memory& memory = pass.memory;
-  if (!memory.written) return;
-  if (pass.training.resource_version() == memory.written_over) {
-    pass.training = *memory.written;
-  } else {
-    memory.written.reset();
-    memory.written_over.clear();
-  }
 }
 
 void Reconciler::child_seen(const ObjectKey& run, Kind kind, const std::string& name) {
@@ -223,8 +208,7 @@ bool Reconciler::write_status(Pass& pass) {
   if (written) {
     pass.memory.last_write = now;
     pass.outcome.transitions = transitions(stored, next);
-    if (!pass.memory.written) pass.memory.written_over = pass.training.resource_version();
-    pass.memory.written = *written;
+    reader_.wrote(*written, pass.training.resource_version());
     return true;
   }
   const Error& error = written.error();

@@ -34,6 +34,9 @@ class StateReader {
   // A Service, ConfigMap or claim with our labels: what carries none of them is not ours, and is
   // found by the create that it refuses.
   [[nodiscard]] virtual std::optional<Object> child(Kind kind, const ObjectKey& key) const = 0;
+  // Our own status write, made from version `over`: seen at once where the cache still has that
+  // version. No version lies between the two, since the write would have conflicted.
+  virtual void wrote(const Object& training, const std::string& over) = 0;
   // False where nodes can't be read at all (no permission): a missing one then proves nothing.
   [[nodiscard]] virtual bool nodes_known() const = 0;
 };
@@ -71,7 +74,7 @@ struct ReconcileOutcome {
 
 class Reconciler {
  public:
-  Reconciler(Cluster& cluster, const StateReader& reader, const Clock& clock, Logger log,
+  Reconciler(Cluster& cluster, StateReader& reader, const Clock& clock, Logger log,
              ReconcileOptions options);
 
   // Calls for one key never overlap (work queue); for different keys they may.
@@ -95,10 +98,7 @@ class Reconciler {
     std::vector<ExecutionProblem> problems;           // of everything else
     std::vector<ExecutionProblem> template_problems;  // of the last change of a template
     std::optional<TimePoint> last_write;              // of the status
-    // Our last status write, while the cache still shows the version that it was made from.
-    std::string written_over;
-    std::optional<Object> written;
-    std::int64_t unwritable_generation = 0;  // whose status the server refuses
+    std::int64_t unwritable_generation = 0;           // whose status the server refuses
   };
   struct Pass;
 
@@ -106,7 +106,6 @@ class Reconciler {
   void remember(const ObjectKey& key, Memory memory);
   [[nodiscard]] Observed observe(const Object& training, config::DecoupledTraining run,
                                  const PolledInput& polled, const Memory& memory) const;
-  void newest(Pass& pass) const;
   void act(Pass& pass);
   [[nodiscard]] std::optional<TimePoint> due_time(StatusChange change, const Memory& memory) const;
   // True when the pass may go on to execute.
@@ -120,7 +119,7 @@ class Reconciler {
                                                         const Error& error);
 
   Cluster& cluster_;
-  const StateReader& reader_;
+  StateReader& reader_;
   const Clock& clock_;
   Logger log_;
   const ReconcileOptions options_;

@@ -38,6 +38,9 @@ class StoreReader final : public StateReader {
                                          const std::string& uid) const override {
     return pod_store.controlled_by(name_space, uid);
   }
+  void wrote(const Object& training, const std::string& over) override {
+    trainings.replace_version(training, over);
+  }
   [[nodiscard]] std::optional<Object> child(Kind kind, const ObjectKey& key) const override {
     if (kind == Kind::kService) return services.get(key);
     if (kind == Kind::kConfigMap) return config_maps.get(key);

@@ -33,6 +33,15 @@ void ObjectStore::apply(const WatchEvent& event) {
   }
 }
 
+void ObjectStore::replace_version(const Object& object, const std::string& over) {
+  std::lock_guard lock(mutex_);
+  const auto old = objects_.find(object.key());
+  if (old == objects_.end() || old->second.uid() != object.uid() ||
+      old->second.resource_version() != over)
+    return;
+  put(object);
+}
+
 std::vector<Object> ObjectStore::replace(const std::vector<Object>& items) {
   std::lock_guard lock(mutex_);
   std::vector<Object> changed;

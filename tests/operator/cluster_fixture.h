@@ -44,6 +44,7 @@ class DirectReader final : public StateReader {
       if (o.controller_uid() == uid) out.push_back(o);
     return out;
   }
+  void wrote(const Object&, const std::string&) override {}  // it reads the cluster itself
   std::optional<Object> child(Kind kind, const ObjectKey& key) const override {
     const auto o = cluster_.get(kind, key);
     return o ? std::optional(*o) : std::nullopt;

@@ -6,6 +6,7 @@
 
 #include "cluster_fixture.h"
 #include "operator/api/labels.h"
+#include "operator/runtime/object_store.h"
 
 namespace archipelago::op {
 using nlohmann::json;
@@ -52,6 +53,7 @@ TEST_CASE("a view that lags behind makes no second pod (K-01)") {
       if (after_look) after_look();
       return out;
     }
+    void wrote(const Object&, const std::string&) override {}
     std::optional<Object> child(Kind kind, const ObjectKey& key) const override {
       return blind ? std::nullopt : inner.child(kind, key);
     }
@@ -129,6 +131,7 @@ TEST_CASE("a real stale version conflicts too") {
     std::vector<Object> pods(const std::string& ns, const std::string& uid) const override {
       return inner.pods(ns, uid);
     }
+    void wrote(const Object&, const std::string&) override {}
     std::optional<Object> child(Kind kind, const ObjectKey& key) const override {
       return inner.child(kind, key);
     }
@@ -145,19 +148,22 @@ TEST_CASE("a real stale version conflicts too") {
 TEST_CASE("a cache that has not seen our own status write makes no conflict") {
   ClusterWorld w;
   REQUIRE(w.memory.create(small_training()));
-  struct Late final : StateReader {
+  struct Late final : StateReader {  // the resource's own events never come
     const DirectReader& inner;
-    Object stored;
-    bool late = true;
-    Late(const DirectReader& r, Object o) : inner(r), stored(std::move(o)) {}
-    std::optional<Object> training(const ObjectKey& key) const override {
-      return late ? stored : inner.training(key);
+    ObjectStore store;
+    ObjectKey key;
+    Late(const DirectReader& r, const Object& o) : inner(r), key(o.key()) {
+      (void)store.replace({o});
     }
+    std::optional<Object> training(const ObjectKey&) const override { return store.get(key); }
     std::vector<Object> pods(const std::string& ns, const std::string& uid) const override {
       return inner.pods(ns, uid);
     }
-    std::optional<Object> child(Kind kind, const ObjectKey& key) const override {
-      return inner.child(kind, key);
+    void wrote(const Object& training, const std::string& over) override {
+      store.replace_version(training, over);
+    }
+    std::optional<Object> child(Kind kind, const ObjectKey& k) const override {
+      return inner.child(kind, k);
     }
     std::optional<Object> node(const std::string&) const override { return std::nullopt; }
     bool nodes_known() const override { return false; }
@@ -166,14 +172,20 @@ TEST_CASE("a cache that has not seen our own status write makes no conflict") {
   for (int i = 0; i < 3; ++i)
     CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kDone);
   CHECK(w.status().units[0].pod_uids.size() == 1);
-  // Somebody else's write after ours: the cache shows it, ours is forgotten.
+  // Somebody else's write after ours, which the cache has not: a conflict, as it must be.
   json body = w.training().json();
   body["metadata"]["annotations"]["foreign"] = "x";
   REQUIRE(w.memory.update(body));
-  late.late = false;
   w.fail_pod("r-east-0-i1", 1);
-  CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kDone);
-  CHECK(w.status().units[0].incarnation == 2);
+  CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kConflict);
+  SECTION("an answer that came late does not undo what the cache has seen") {
+    (void)late.store.replace({w.training()});
+    const std::string now = w.training().resource_version();
+    late.store.replace_version(Object(body), "an older version");
+    CHECK(late.store.get(w.key)->resource_version() == now);
+    CHECK(reconciler.reconcile(w.key, {}).result == ReconcileResult::kDone);
+    CHECK(w.status().units[0].incarnation == 2);
+  }
 }
 
 TEST_CASE("what can't be read at all is a condition, and nothing is planned (K-28)") {
