@@ -2,7 +2,7 @@
 """How the operator does with many runs: etcd and an API server alone, a test kubelet for the nodes, one stub for the outer
 optimizers. Beside it, in the same run, two floors made by a bare loop: the same objects, and as many plain pods.
 
-    bench/kube_scale.py [--runs 1000] [--build build/release] [--only operator|objects|pods|steady] [--out FILE.json]
+    bench/kube_scale.py [--runs 1000] [--build build/release] [--only operator|objects|pods|floors|steady] [--out FILE.json]
 
 Wants an idle machine: the API server takes most of it. Every phase has a cluster of its own, so that none pays for another's
 objects."""
@@ -283,7 +283,8 @@ def main():
     parser.add_argument("--kubelet-workers", type=int, default=6)
     parser.add_argument("--connections", type=int, default=8, help="of the floors' loop")
     parser.add_argument("--steady-seconds", type=int, default=300)
-    parser.add_argument("--only", choices=["operator", "objects", "pods", "steady"])
+    parser.add_argument("--only", choices=["operator", "objects", "pods", "floors", "steady"],
+                        help="floors: the operator and both floors, without the steady state")
     parser.add_argument("--out", help="the figures as JSON")
     arguments = parser.parse_args()
     os.environ.setdefault("ARCHIPELAGO_BIN_DIR", str(pathlib.Path(arguments.build) / "bin"))
@@ -294,12 +295,12 @@ def main():
         sys.exit("kube_scale: " + (TestCluster.missing() or f"not built in {arguments.build}: {', '.join(absent)}"))
     folder = tempfile.mkdtemp(prefix="archipelago-scale-")
     figures = {}
-    if arguments.only in (None, "operator", "objects"):
+    if arguments.only in (None, "operator", "objects", "floors"):
         figures["operator"], templates = operator_phase(arguments, folder)
         print(json.dumps(figures["operator"], indent=1), flush=True)
-    if arguments.only in (None, "objects"):
+    if arguments.only in (None, "objects", "floors"):
         figures["objects"] = floor_phase(arguments, folder, templates, "objects")
-    if arguments.only in (None, "pods"):
+    if arguments.only in (None, "pods", "floors"):
         figures["pods"] = floor_phase(arguments, folder, None, "pods")
     for what in ("objects", "pods"):
         if what in figures and "operator" in figures:
