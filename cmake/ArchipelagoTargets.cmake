@@ -69,6 +69,7 @@ function(archipelago_test name)
     set(ARG_TIMEOUT 300)
   endif()
   include(/usr/lib/cmake/Catch2/Catch.cmake OPTIONAL)
-  catch_discover_tests(${name} TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST
+  # A name that matches nothing is a failure, not a test that passed.
+  catch_discover_tests(${name} TEST_PREFIX "${name}: " DISCOVERY_MODE PRE_TEST EXTRA_ARGS --warn NoTests
     PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()

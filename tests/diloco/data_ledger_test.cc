@@ -67,7 +67,7 @@ TEST_CASE(
   CHECK(l.open_sequences("a", Incarnation(1)) == 256 + 256 + 232 + 256);
 }
 
-TEST_CASE("the highest position wins; what a dead incarnation left goes back once") {
+TEST_CASE("the highest position wins, what a dead incarnation left goes back once") {
   DataLedger l = ledger();
   REQUIRE(l.lease("a", Incarnation(1)) == Lease{0, 0, 256});
   CHECK(l.report("a", Incarnation(1), 0, 100));
@@ -87,7 +87,7 @@ TEST_CASE("the highest position wins; what a dead incarnation left goes back onc
 }
 
 TEST_CASE(
-    "after a crash leasing starts at the mark; what lies below is skipped until its holder reports "
+    "after a crash leasing starts at the mark, what lies below is skipped until its holder reports "
     "it") {
   DataLedger l = ledger(2560, 5);
   REQUIRE(l.lease("a", Incarnation(1))->block == 0);
@@ -111,7 +111,7 @@ TEST_CASE(
   CHECK_FALSE(after.restart(durable, 4).has_value());
 }
 
-TEST_CASE("a snapshot restores the very state; a contradictory one is refused") {
+TEST_CASE("a snapshot restores the very state, a contradictory one is refused") {
   DataLedger l = ledger();
   REQUIRE(l.lease("a", Incarnation(1)).has_value());
   REQUIRE(l.lease("b", Incarnation(2)).has_value());

@@ -154,7 +154,7 @@ TEST_CASE("a round whose base is missing is declined, not contributed to") {
   CHECK(b.core.report(b.now).declines == std::vector<GlobalStep>{GlobalStep(3)});
 }
 
-TEST_CASE("a restarted outer optimizer gets uncommitted uploads again; a lower epoch is refused") {
+TEST_CASE("a restarted outer optimizer gets uncommitted uploads again, a lower epoch is refused") {
   Bench b;
   b.ready();
   REQUIRE(b.step().snapshot);

@@ -89,7 +89,7 @@ TEST_CASE("the mean divides by what was merged") {
         Approx(2.0));
 }
 
-TEST_CASE("RDA of vectors of equal norm has that norm, for every M; RDA of one vector is itself") {
+TEST_CASE("RDA of vectors of equal norm has that norm, for every M, RDA of one vector is itself") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     CAPTURE(seed);
     Rng rng(seed);
@@ -109,7 +109,7 @@ TEST_CASE("RDA of vectors of equal norm has that norm, for every M; RDA of one v
   }
 }
 
-TEST_CASE("scaling all weights changes nothing; a zero weight equals absence, bit for bit") {
+TEST_CASE("scaling all weights changes nothing, a zero weight equals absence, bit for bit") {
   Rng rng(7);
   const std::vector<Vector> three{random_vector(rng, 50, 1), random_vector(rng, 50, 2),
                                   random_vector(rng, 50, 9)};
@@ -134,7 +134,7 @@ TEST_CASE("RDA drops zero vectors and survives opposites") {
   CHECK(merge_rda(std::vector<Vector>{v, {-3.0, -4.0}}, std::vector<double>{1, 1}) == zero);
 }
 
-TEST_CASE("nobody with weight is no update; all gradients zero is an update by zero") {
+TEST_CASE("nobody with weight is no update, all gradients zero is an update by zero") {
   CHECK_FALSE(mean_coefficients(std::vector<double>{0, 0}).any);
   CHECK_FALSE(rda_coefficients(std::vector<double>{0, 0}, std::vector<double>{1, 1}).any);
   CHECK_FALSE(mean_coefficients(std::vector<double>{}).any);

@@ -207,7 +207,7 @@ TEST_CASE("a silent member costs the grace window, then nothing") {
 }
 
 TEST_CASE(
-    "a member that is replaced before its upload is complete holds nobody; a complete one stays") {
+    "a member that is replaced before its upload is complete holds nobody, a complete one stays") {
   auto config = Bench::small();
   config.quorum = 2;
   Bench b(config);

@@ -61,7 +61,7 @@ struct Feeder {
 
 }  // namespace
 
-TEST_CASE("goodput is time in steps over desired time; a dead island costs its share") {
+TEST_CASE("goodput is time in steps over desired time, a dead island costs its share") {
   Feeder f;
   f.run(20);
   CHECK(*f.record.goodput() == Approx(1.0).margin(0.03));

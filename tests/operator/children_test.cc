@@ -62,7 +62,7 @@ TEST_CASE("a learner pod says who it is and is found again") {
   CHECK(!observe_child(pod, "other").ours);
 }
 
-TEST_CASE("without a limit the learner counts its cores; without a template nothing is left over") {
+TEST_CASE("without a limit the learner counts its cores, without a template nothing is left over") {
   const auto run = small_run();
   const json pod = build_learner_pod(run, run.spec.datacenters[0], 0, 1, {});
   CHECK(after(command_of(pod), "--threads").empty());

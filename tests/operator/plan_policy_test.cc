@@ -60,7 +60,7 @@ TEST_CASE("who pays for an ended pod (K-05)") {
   CHECK(v->pod_uid == "u");
 }
 
-TEST_CASE("a pod that no container of ran is not charged; a running one is not judged") {
+TEST_CASE("a pod that no container of ran is not charged, a running one is not judged") {
   ObservedPod pod;
   pod.phase = PodPhase::kFailed;
   pod.phase_reason = "OutOfcpu";
@@ -186,7 +186,7 @@ TEST_CASE("conditions flip times and lengths (K-08)") {
   CHECK(cut_utf8("abc", 3) == "abc");
 }
 
-TEST_CASE("status survives its JSON; what is unset is omitted (K-24)") {
+TEST_CASE("status survives its JSON, what is unset is omitted (K-24)") {
   World w;
   w.start();
   w.fail_pod("r-east-0-i1", 137, "OOMKilled");

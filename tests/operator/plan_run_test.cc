@@ -14,7 +14,7 @@ const Condition& get(const World& w, const char* type) {
 }
 }  // namespace
 
-TEST_CASE("a run starts: shared children first, then pods; Pending until the first global step") {
+TEST_CASE("a run starts: shared children first, then pods, Pending until the first global step") {
   World w;
   const Decision first = w.step();
   CHECK(first.deletes.empty());

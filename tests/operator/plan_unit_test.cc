@@ -184,7 +184,7 @@ TEST_CASE("a lost node: new incarnation without waiting for the deletion (K-04)"
 }
 
 TEST_CASE(
-    "pods below status's incarnation are deleted, never judged; above it they are taken over") {
+    "pods below status's incarnation are deleted, never judged, above it they are taken over") {
   World w;
   w.start();
   SECTION("below") {
@@ -255,7 +255,7 @@ TEST_CASE("a pod that can't start says why, is not charged and doesn't count (K-
   CHECK(quorum->message.find(reason) != std::string::npos);
 }
 
-TEST_CASE("phases follow the outer optimizer's document; silence alone is Unreachable") {
+TEST_CASE("phases follow the outer optimizer's document, silence alone is Unreachable") {
   World w;
   w.step();
   w.run_all();

@@ -83,7 +83,7 @@ TEST_CASE("the queue holds one slot a key and never hands one key out twice") {
   CHECK(!queue.take(stop.get_token()));
 }
 
-TEST_CASE("of two times for a key the earlier counts; backoff grows until forgotten") {
+TEST_CASE("of two times for a key the earlier counts, backoff grows until forgotten") {
   ManualClock clock;
   WorkQueue queue(clock, 1, {seconds(1), seconds(8), 2.0, 0.0});
   const auto due_after = [&](double s) {

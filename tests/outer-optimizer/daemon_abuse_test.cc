@@ -206,7 +206,7 @@ TEST_CASE("a journal without room answers 507 and goes on by itself when there i
   CHECK(cleared);
 }
 
-TEST_CASE("one folder, one process; one port, one server") {
+TEST_CASE("one folder, one process, one port, one server") {
   Fixture fixture;
   const auto second = Daemon::start(test_options(fixture.folder.path()), Logger::null());
   REQUIRE_FALSE(second);

@@ -205,7 +205,7 @@ TEST_CASE("quorum and budget change in a live process, and SIGKILL forgets neith
   CHECK(process.wait() == 0);
 }
 
-TEST_CASE("--serve-model needs a folder with a model, nothing else, and ends on SIGTERM") {
+TEST_CASE("serve-model needs a folder with a model, nothing else, and ends on SIGTERM") {
   const TempDir folder;
   {
     Process process(folder.path(), {"--serve-model"});

@@ -270,7 +270,7 @@ TEST_CASE("inner state goes through the spool") {
   CHECK(learner.client().put_bytes("/v1/recovery/e1-2", {}, huge, seconds(10))->status == 413);
 }
 
-TEST_CASE("what a learner leaves behind outlives a restart, the newest alone; relays do not") {
+TEST_CASE("what a learner leaves behind outlives a restart, the newest alone, relays do not") {
   const TempDir folder;
   const std::vector<std::byte> state(12345, std::byte{7});
   {

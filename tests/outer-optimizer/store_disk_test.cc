@@ -92,7 +92,7 @@ TEST_CASE("a disk of one and a half checkpoints is refused at the layout, with t
 }
 
 TEST_CASE(
-    "a disk that fills up stops checkpoints, then commits; it all goes on when there is room") {
+    "a disk that fills up stops checkpoints, then commits, it all goes on when there is room") {
   const SmallDisk disk("16m");
   if (!disk.mounted()) return;
   auto store = Store::open(options_for(disk.path()), [](std::string_view) {}).value();

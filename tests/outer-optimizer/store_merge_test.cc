@@ -135,7 +135,7 @@ TEST_CASE(
     REQUIRE(model.store->master(p)[i] == before[i] - gradient[i]);
 }
 
-TEST_CASE("a member without weight changes no bit; nobody with weight changes no parameter") {
+TEST_CASE("a member without weight changes no bit, nobody with weight changes no parameter") {
   Rng rng(8);
   Model with = make_model(kSizes, 1, 2);
   Model without = make_model(kSizes, 1, 2);

@@ -208,7 +208,7 @@ TEST_CASE("a replay under changed settings still gives the bits of the past") {
   CHECK(state_of(open_store(changed)) == before);
 }
 
-TEST_CASE("a damaged checkpoint is named and the one before is used; the loss is reported") {
+TEST_CASE("a damaged checkpoint is named and the one before is used, the loss is reported") {
   const Reference reference = undisturbed();
   for (const std::string victim :
        {"manifest.txt", "fragment-0.bin", "fragment-1.bin", "layout.txt", "state.json"}) {
@@ -267,7 +267,7 @@ TEST_CASE("when no checkpoint is usable the start fails with its name") {
   CHECK(opened.error().message.find("checkpoints/0/fragment-1.bin") != std::string::npos);
 }
 
-TEST_CASE("another run, another P, a second process: refused; the epoch counts starts") {
+TEST_CASE("another run, another P, a second process: refused, the epoch counts starts") {
   FastDir dir;
   {
     Opened run = open_store(options_for(dir.path()));

@@ -114,6 +114,15 @@ def check_functions(path, text):
     return problems
 
 
+TEST_NAME = re.compile(r'\b(?:TEMPLATE_)?TEST_CASE\(\s*"((?:[^"\\]|\\.)*)"')
+
+
+def check_test_names(path, text):
+    """ctest gets names as a list and as an argument: one with ';' becomes two that match nothing and pass, one with '-' a flag."""
+    bad = [name for name in TEST_NAME.findall(text) if ";" in name or name.startswith("-")]
+    return [f"{path}: test name {name!r}: no ';' and no '-' at its start" for name in bad]
+
+
 def check_tree(root):
     problems = []
     for path in sorted(root.rglob("*")):
@@ -124,7 +133,7 @@ def check_tree(root):
         lines = text.count("\n")
         if lines > MAX_FILE:
             problems.append(f"{name}: {lines} lines, allowed {MAX_FILE}")
-        problems += check_includes(name, text) + check_functions(name, text)
+        problems += check_includes(name, text) + check_functions(name, text) + check_test_names(name, text)
     return problems
 
 
@@ -137,6 +146,8 @@ def self_test():
     assert check_includes("learner/a.cc", '#include "outer-optimizer/store/store.h"\n')
     assert check_includes("operator/api/a.cc", "#include <httplib.h>\n")
     assert not check_includes("operator/reconcile/a.cc", '#include "operator/cluster/cluster.h"\n')
+    assert check_test_names("a.cc", 'TEST_CASE("one; two") {') and check_test_names("a.cc", 'TEST_CASE("--flag") {')
+    assert not check_test_names("a.cc", 'TEST_CASE("one, two-three (A-07)") { int a; }')
     print("the checker finds what it should")
 
 

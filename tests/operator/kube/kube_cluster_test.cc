@@ -126,7 +126,7 @@ TEST_CASE("the server's ERROR of another code ends the stream, late, and is no o
   CHECK(s.clock.now() - began > seconds(0.5));  // a loop of it is no hot loop
 }
 
-TEST_CASE("a watch that begins with an error says it; the role's lack is kept in words") {
+TEST_CASE("a watch that begins with an error says it, the role's lack is kept in words") {
   Scene s([](const SeenRequest&, Peer& p) {
     p.status(403, "Forbidden", R"(pods is forbidden: User "u" cannot watch resource "pods")");
   });
@@ -313,7 +313,7 @@ TEST_CASE("a connection lost in mid-request: reads go on, a POST is unknown and 
   CHECK(s.cluster->remove(Kind::kPod, kPodA, {"u", 0}));
 }
 
-TEST_CASE("a list in pages whose token expires; one item of nonsense") {
+TEST_CASE("a list in pages whose token expires, one item of nonsense") {
   std::atomic<int> lists{0};
   Scene s([&](const SeenRequest& r, Peer& p) {
     if (r.has("continue=t1")) return p.status(410, "Expired");
