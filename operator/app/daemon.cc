@@ -1,5 +1,7 @@
 #include "operator/app/daemon.h"
 
+#include <algorithm>
+
 #include "operator/app/proxied_status_source.h"
 #include "operator/kube/kube_config.h"
 #include "operator/runtime/http_status_source.h"
@@ -57,6 +59,7 @@ Status OperatorDaemon::open() {
   client.qps = flags.api_qps;
   client.burst = flags.api_burst;
   client.connections = connections(options_);
+  client.progress_calls = std::max(options_.controller.workers / 2, 1);
   ARCH_TRY(client_, KubeClient::open(std::move(access), client, clock_, log_.named("kube"),
                                      &metrics_, &gate_));
   cluster_ = std::make_unique<KubeCluster>(*client_);

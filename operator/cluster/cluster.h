@@ -96,6 +96,12 @@ class Cluster {
   // when it is gone already.
   [[nodiscard]] virtual Status remove(Kind kind, const ObjectKey& key,
                                       const DeleteOptions& options) = 0;
+  // Before a write of mere progress. Zero: it may go now. Else a turn is booked: ask again after so
+  // long, with `booked`, and let the worker do something else meanwhile.
+  [[nodiscard]] virtual Duration progress_turn(bool booked) {
+    static_cast<void>(booked);
+    return Duration(0);
+  }
   // Events after `resource_version` (of a list, or of the last event seen); empty namespace: all.
   [[nodiscard]] virtual Result<std::unique_ptr<Watch>> watch(
       Kind kind, const std::string& name_space, const std::string& resource_version) = 0;

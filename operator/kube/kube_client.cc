@@ -60,7 +60,7 @@ struct KubeClient::Impl {
         metrics(m),
         gate(g),
         credentials(access.credentials, options.credential_age, clock, log),
-        limiter(options.qps, options.burst),
+        limiter(options.qps, options.burst, options.progress_calls),
         pool(
             [this](const Credentials& k) {
               return make_client(k, options.try_timeout, options.try_timeout);
@@ -186,6 +186,7 @@ kube::RetryDecision KubeClient::Impl::decide(const Request& request,
 }
 
 Result<http::Response> KubeClient::Impl::send(const Request& request, CallClass call_class) {
+  const kube::RateLimiter::Flight flight(limiter, call_class);
   const TimePoint deadline = now() + options.call_timeout;
   // A write is not given up half-way because reading ends; an event is no loss.
   const bool keep_on = request.mutating() && call_class != CallClass::kEvent;
@@ -312,6 +313,8 @@ Status KubeClient::stream(const Request& request, const http::Sink& sink,
   if (next.pause > Duration(0)) i.pauses.note(request.rule, now() + next.pause);
   return fail(kube::error_of(request, *answer));
 }
+
+Duration KubeClient::progress_turn(bool booked) { return impl_->limiter.progress_turn(booked); }
 
 void KubeClient::stop_reading() {
   impl_->reading.request_stop();

@@ -31,9 +31,9 @@
 
 namespace archipelago::op {
 
-// Who goes first when the rate limit is reached. Progress takes at most a quarter of the limit and
-// yields to decisions; events yield to both. The lease is outside of it, on a connection of its
-// own.
+// Who goes first when the rate limit is reached. Progress takes at most a quarter of the limit, in
+// turns that are booked (progress_turn), and yields to decisions; events yield to both. The lease
+// is outside of it, on a connection of its own.
 enum class CallClass { kDecision, kProgress, kEvent, kLease };
 
 struct KubeClientOptions {
@@ -41,6 +41,7 @@ struct KubeClientOptions {
   double qps = 50;                         // unary calls a second; watches and streams are exempt
   double burst = 100;
   int connections = 8;                    // unary calls at once
+  int progress_calls = 2;                 // of them for progress
   Duration call_timeout = seconds(30);    // one call with its retries and waits
   Duration try_timeout = seconds(15);     // one request of it
   Duration credential_age = seconds(60);  // files are looked at again after so long
@@ -85,6 +86,10 @@ class KubeClient {
   // From any thread, for good: streams and waiting reads end with kCancelled, later ones too.
   // Writes still go: a reconcile that runs can finish.
   void stop_reading();
+
+  // For CallClass::kProgress, before the call: zero when it may go now, else how long to wait
+  // before asking again with `booked`. Never blocks.
+  [[nodiscard]] Duration progress_turn(bool booked);
 
   // How long the API server asked to leave such calls alone; zero: it did not.
   [[nodiscard]] Duration asked_to_wait(const kube::Request& request) const;

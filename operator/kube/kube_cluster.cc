@@ -157,6 +157,8 @@ Result<Object> KubeCluster::update_status(const json& object, WriteClass write_c
       write_class == WriteClass::kProgress ? CallClass::kProgress : CallClass::kDecision);
 }
 
+Duration KubeCluster::progress_turn(bool booked) { return impl_->client.progress_turn(booked); }
+
 Status KubeCluster::remove(Kind kind, const ObjectKey& key, const DeleteOptions& options) {
   ARCH_TRY_VOID(impl_->client.call(kube::remove(kind, key, options)));
   return {};

@@ -43,6 +43,7 @@ class KubeCluster final : public Cluster {
   [[nodiscard]] Status remove(Kind kind, const ObjectKey& key,
                               const DeleteOptions& options) override;
   // A version that is too old gives a Watch whose first event is kGone.
+  [[nodiscard]] Duration progress_turn(bool booked) override;
   [[nodiscard]] Result<std::unique_ptr<Watch>> watch(Kind kind, const std::string& name_space,
                                                      const std::string& resource_version) override;
   void record(const EventRecord& event) override;

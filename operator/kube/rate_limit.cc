@@ -29,11 +29,27 @@ Duration TokenBucket::until(double tokens) const {
   return seconds((tokens - tokens_) / per_second_) + std::chrono::microseconds(1);
 }
 
-RateRule::RateRule(double qps, double burst)
+RateRule::RateRule(double qps, double burst, int progress_calls)
     : all_(std::max(qps, kLeastQps), burst),
       progress_(std::max(qps, kLeastQps) / 4, burst / 4),
       events_(std::max(qps, kLeastQps) / 10, burst / 10),
-      half_(std::max(burst / 2, 1.0)) {}
+      half_(std::max(burst / 2, 1.0)),
+      progress_calls_(std::max(progress_calls, 1)) {}
+
+Duration RateRule::progress_turn(bool booked, TimePoint now) {
+  all_.refill(now);
+  progress_.refill(now);
+  const bool crowded = waiting_[index(CallClass::kDecision)] > 0 || !all_.has(1) ||
+                       under_way_[index(CallClass::kProgress)] >= progress_calls_;
+  if (booked && !crowded) return Duration(0);
+  const Duration wait = progress_.until(1);
+  progress_.take();  // into debt: the next one to book comes after this one
+  return crowded ? std::max(wait, kYield) : wait;
+}
+
+void RateRule::under_way(CallClass call_class, int change) {
+  under_way_[index(call_class)] += change;
+}
 
 Duration RateRule::ask(CallClass call_class, TimePoint now) {
   if (call_class == CallClass::kLease) return Duration(0);
@@ -44,8 +60,7 @@ Duration RateRule::ask(CallClass call_class, TimePoint now) {
     if (!all_.has(1)) return all_.until(1);
   } else if (call_class == CallClass::kProgress) {
     if (decisions) return kYield;
-    if (!all_.has(1) || !progress_.has(1)) return std::max(all_.until(1), progress_.until(1));
-    progress_.take();
+    if (!all_.has(1)) return all_.until(1);  // its share was counted at its turn
   } else {
     if (decisions || progress) return kYield;
     if (!all_.has(half_) || !events_.has(1)) return std::max(all_.until(half_), events_.until(1));
@@ -57,7 +72,24 @@ Duration RateRule::ask(CallClass call_class, TimePoint now) {
 
 void RateRule::waiting(CallClass call_class, int change) { waiting_[index(call_class)] += change; }
 
-RateLimiter::RateLimiter(double qps, double burst) : rule_(qps, burst) {}
+RateLimiter::RateLimiter(double qps, double burst, int progress_calls)
+    : rule_(qps, burst, progress_calls) {}
+
+RateLimiter::Flight::Flight(RateLimiter& limiter, CallClass call_class)
+    : limiter_(limiter), call_class_(call_class) {
+  std::lock_guard lock(limiter_.mutex_);
+  limiter_.rule_.under_way(call_class_, 1);
+}
+
+RateLimiter::Flight::~Flight() {
+  std::lock_guard lock(limiter_.mutex_);
+  limiter_.rule_.under_way(call_class_, -1);
+}
+
+Duration RateLimiter::progress_turn(bool booked) {
+  std::lock_guard lock(mutex_);
+  return rule_.progress_turn(booked, SystemClock().now());
+}
 
 Result<Duration> RateLimiter::acquire(CallClass call_class, TimePoint deadline,
                                       std::stop_token stop) {

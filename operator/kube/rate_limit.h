@@ -28,12 +28,20 @@ class TokenBucket {
   bool begun_ = false;
 };
 
-// Decisions use the whole limit. Progress has a bucket of a quarter besides and waits while a
-// decision does; events have one of a tenth and wait while anything does, or while less than half
-// of the limit is left. The lease never waits.
+// Decisions use the whole limit. Progress has a quarter of it in turns that are booked ahead, and
+// at most `progress_calls` are under way; events have a bucket of a tenth and wait while anything
+// does, or while less than half of the limit is left. The lease never waits.
 class RateRule {
  public:
-  RateRule(double qps, double burst);
+  RateRule(double qps, double burst, int progress_calls);
+
+  // Zero: the progress write may go, and then asks as any call does. Else a turn is booked: how
+  // long until it comes. At a booked turn (`booked`) the write goes, or books another one where a
+  // decision waits, the limit is used up or enough progress is under way: so whoever waits for a
+  // turn waits where it holds nobody up.
+  [[nodiscard]] Duration progress_turn(bool booked, TimePoint now);
+  // A call of that class is begun or over.
+  void under_way(CallClass call_class, int change);
 
   // Zero: go, it has been counted. Else how long to wait before asking again (never longer than it
   // could matter, for a call that yields).
@@ -46,12 +54,30 @@ class RateRule {
   TokenBucket progress_;
   TokenBucket events_;
   double half_;
+  int progress_calls_;
   std::array<int, 4> waiting_{};
+  std::array<int, 4> under_way_{};
 };
 
 class RateLimiter {
  public:
-  RateLimiter(double qps, double burst);
+  RateLimiter(double qps, double burst, int progress_calls);
+
+  // Counts a call as under way while it lives.
+  class Flight {
+   public:
+    Flight(RateLimiter& limiter, CallClass call_class);
+    ~Flight();
+    Flight(const Flight&) = delete;
+    Flight& operator=(const Flight&) = delete;
+
+   private:
+    RateLimiter& limiter_;
+    const CallClass call_class_;
+  };
+
+  // RateRule::progress_turn, now.
+  [[nodiscard]] Duration progress_turn(bool booked);
   // The time that was waited. kUnavailable when no turn came before the deadline, kCancelled on
   // stop.
   [[nodiscard]] Result<Duration> acquire(CallClass call_class, TimePoint deadline,

@@ -55,6 +55,7 @@ struct ObservedNode {
   std::optional<WallTime> ready_changed;
   bool out_of_service =
       false;  // taint node.kubernetes.io/out-of-service: its pods' volumes are free
+  bool operator==(const ObservedNode&) const = default;
 };
 using NodeMap = std::map<std::string, ObservedNode>;
 

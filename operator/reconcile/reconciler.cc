@@ -26,6 +26,7 @@ struct Reconciler::Pass {
   // What was expected before the caches were read. An event that ends an expectation between this
   // look and the act tells of an object that the look has not seen.
   std::set<std::string> awaited = {};
+  bool new_runs_wait = false;
 };
 
 namespace {
@@ -77,6 +78,7 @@ ReconcileOutcome Reconciler::reconcile(const ObjectKey& key, const PolledInput& 
   }
   Pass pass{key, *training, {}, memory_of(key, training->uid()), {}};
   pass.awaited = expectations_.all(key, clock_.now());
+  pass.new_runs_wait = polled.new_runs_wait;
   pass.outcome.run_uid = training->uid();
   if (training->deleting()) return pass.outcome;  // its children go by owner reference
   auto run = config::parse_training(training->json());
@@ -182,11 +184,22 @@ void Reconciler::act(Pass& pass) {
   for (const EventRecord& e : pass.decision.events) cluster_.record(e);
 }
 
-// When a change that may wait is written; nullopt: now.
-std::optional<TimePoint> Reconciler::due_time(StatusChange change, const Memory& memory) const {
-  if (!memory.last_write || change == StatusChange::kDecision) return std::nullopt;
-  return *memory.last_write + (change == StatusChange::kProgress ? options_.progress_write_interval
-                                                                 : options_.settle_write_interval);
+Duration Reconciler::write_delay(const Pass& pass, StatusChange change, Memory& memory) const {
+  if (change == StatusChange::kDecision) return Duration(0);
+  const bool progress = change == StatusChange::kProgress;
+  const TimePoint now = clock_.now();
+  Duration interval = options_.settle_write_interval;
+  if (progress)
+    interval = pass.new_runs_wait ? std::max(options_.progress_write_interval,
+                                             options_.busy_progress_write_interval)
+                                  : options_.progress_write_interval;
+  if (memory.last_write && now < *memory.last_write + interval)
+    return *memory.last_write + interval - now;
+  if (!progress) return Duration(0);
+  if (memory.progress_turn && now < *memory.progress_turn) return *memory.progress_turn - now;
+  const Duration wait = cluster_.progress_turn(memory.progress_turn.has_value());
+  if (wait > Duration(0)) memory.progress_turn = now + wait;
+  return wait;
 }
 
 bool Reconciler::write_status(Pass& pass) {
@@ -195,18 +208,19 @@ bool Reconciler::write_status(Pass& pass) {
   pass.outcome.status = next;
   const StatusChange change = status_change(next, stored);
   if (change == StatusChange::kNone) return true;
-  const TimePoint now = clock_.now();
-  if (const auto due = due_time(change, pass.memory); due && now < *due) {
-    if (!pass.outcome.requeue || *pass.outcome.requeue > *due - now)
-      pass.outcome.requeue = *due - now;
+  if (const Duration wait = write_delay(pass, change, pass.memory); wait > Duration(0)) {
+    pass.outcome.requeue = std::min(pass.outcome.requeue.value_or(wait), wait);
     return true;
   }
+  pass.memory.progress_turn.reset();
   json body = pass.training.json();
   body["status"] = to_json(next);
   const auto written = cluster_.update_status(
       body, change == StatusChange::kProgress ? WriteClass::kProgress : WriteClass::kDecision);
   if (written) {
-    pass.memory.last_write = now;
+    pass.memory.last_write = clock_.now();
+    // What was just written may let the next step be planned; the cache has it, so no event tells.
+    if (change != StatusChange::kProgress) pass.outcome.requeue = Duration(0);
     pass.outcome.transitions = transitions(stored, next);
     reader_.wrote(*written, pass.training.resource_version());
     return true;

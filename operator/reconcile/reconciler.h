@@ -45,12 +45,14 @@ class StateReader {
 struct PolledInput {
   std::optional<PolledStatus> status;
   std::map<std::string, ObservedProbe> probes;  // by unit
+  bool new_runs_wait = false;                   // calls are better spent on them than on progress
 };
 
 struct ReconcileOptions {
   PlanOptions plan;
   Duration progress_write_interval = seconds(10);
-  Duration settle_write_interval = seconds(1);  // pods that come up, one after the other
+  Duration busy_progress_write_interval = seconds(60);  // while new runs wait for their children
+  Duration settle_write_interval = seconds(2);          // pods that come up, one after the other
   std::uint64_t seed = 1;
 };
 
@@ -98,6 +100,7 @@ class Reconciler {
     std::vector<ExecutionProblem> problems;           // of everything else
     std::vector<ExecutionProblem> template_problems;  // of the last change of a template
     std::optional<TimePoint> last_write;              // of the status
+    std::optional<TimePoint> progress_turn;           // booked
     std::int64_t unwritable_generation = 0;           // whose status the server refuses
   };
   struct Pass;
@@ -107,7 +110,8 @@ class Reconciler {
   [[nodiscard]] Observed observe(const Object& training, config::DecoupledTraining run,
                                  const PolledInput& polled, const Memory& memory) const;
   void act(Pass& pass);
-  [[nodiscard]] std::optional<TimePoint> due_time(StatusChange change, const Memory& memory) const;
+  // How long a change of the status has to wait; zero: it is written now.
+  [[nodiscard]] Duration write_delay(const Pass& pass, StatusChange change, Memory& memory) const;
   // True when the pass may go on to execute.
   [[nodiscard]] bool write_status(Pass& pass);
   void execute(Pass& pass);

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <functional>
+#include <map>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -12,6 +14,7 @@
 
 #include "operator/api/json.h"
 #include "operator/api/labels.h"
+#include "operator/plan/observe.h"
 #include "operator/reconcile/reconciler.h"
 #include "operator/runtime/object_store.h"
 #include "operator/runtime/reflector.h"
@@ -102,21 +105,24 @@ struct Controller::Impl {
         options(std::move(o)),
         queue(clock, options.seed),
         reconciler(cluster, reader, clock, log,
-                   {options.plan, options.progress_write_interval, options.settle_write_interval,
+                   {options.plan, options.progress_write_interval,
+                    ReconcileOptions{}.busy_progress_write_interval, options.settle_write_interval,
                     options.seed}),
         poller(source, clock, log, {options.poll_interval, options.poll_deadline, 2, options.seed},
-               [this](const ObjectKey& key) { queue.add(key); }),
+               [this](const ObjectKey& key) { queue.add(key, Urgency::kStarted); }),
         trainings(cluster, Kind::kTraining, options.name_space, reader.trainings, clock, log,
-                  [this](const Object& o2) { queue.add(o2.key()); }),
+                  [this](const Object& training) {
+                    queue.add(training.key(),
+                              training.status().is_object() ? Urgency::kStarted : Urgency::kNew);
+                  }),
         pods(cluster, Kind::kPod, options.name_space, reader.pod_store, clock, log, on_child()),
         services(cluster, Kind::kService, options.name_space, reader.services, clock, log,
                  on_child()),
         config_maps(cluster, Kind::kConfigMap, options.name_space, reader.config_maps, clock, log,
                     on_child()),
         claims(cluster, Kind::kClaim, options.name_space, reader.claims, clock, log, on_child()),
-        nodes(cluster, Kind::kNode, "", reader.nodes, clock, log, [this](const Object&) {
-          for (const Object& t : reader.trainings.all()) queue.add(t.key());
-        }) {
+        nodes(cluster, Kind::kNode, "", reader.nodes, clock, log,
+              [this](const Object& node) { on_node(node); }) {
     if (m != nullptr) add_metrics(*m);
   }
 
@@ -127,6 +133,22 @@ struct Controller::Impl {
       reconciler.child_seen(*run, child.kind(), child.name());
       queue.add(*run, Urgency::kUrgent);
     };
+  }
+
+  // A kubelet writes its node often: only what a plan reads of it wakes anybody, and only those
+  // that have pods there.
+  void on_node(const Object& node) {
+    const bool gone = !reader.nodes.get(node.key());
+    const ObservedNode now = gone ? ObservedNode{} : observe_node(node.json());
+    if (seen_nodes.empty())  // from here on a missing node proves its loss
+      for (const Object& t : reader.trainings.all()) queue.add(t.key(), Urgency::kStarted);
+    const auto [seen, fresh] = seen_nodes.try_emplace(node.name());
+    if (!fresh && seen->second == now) return;
+    seen->second = now;
+    if (gone) seen_nodes.erase(seen);
+    for (const Object& pod : reader.pod_store.all())
+      if (string_at(pod.spec(), {"nodeName"}) == node.name())
+        if (const auto run = owner_of(pod)) queue.add(*run, Urgency::kStarted);
   }
 
   void add_metrics(Metrics& m) {
@@ -175,8 +197,9 @@ struct Controller::Impl {
   void handle(const ObjectKey& key) {
     const TimePoint began = clock.now();
     const auto training = reader.training(key);
-    const ReconcileOutcome out =
-        reconciler.reconcile(key, training ? poller.input(key, training->uid()) : PolledInput{});
+    PolledInput polled = training ? poller.input(key, training->uid()) : PolledInput{};
+    polled.new_runs_wait = queue.waiting(Urgency::kNew) > 0;
+    const ReconcileOutcome out = reconciler.reconcile(key, polled);
     if (took != nullptr) {
       took->Observe(to_seconds(clock.now() - began));
       total[static_cast<std::size_t>(out.result)]->Increment();
@@ -215,6 +238,7 @@ struct Controller::Impl {
   Reflector config_maps;
   Reflector claims;
   Reflector nodes;
+  std::map<std::string, ObservedNode> seen_nodes;  // of the nodes' reflector thread
   std::unique_ptr<RunMetrics> run_metrics;
   std::array<prometheus::Counter*, 4> total{};
   prometheus::Histogram* took = nullptr;

@@ -23,7 +23,7 @@ struct ControllerOptions {
       seconds(10);  // jittered by a fifth; 1 s where the cluster is this process
   Duration poll_deadline = seconds(2);
   Duration progress_write_interval = seconds(10);  // status writes of mere progress, per run
-  Duration settle_write_interval = seconds(1);     // of pods that come up, per run
+  Duration settle_write_interval = seconds(2);     // of pods that come up, per run
   std::uint64_t seed = 1;
 };
 

@@ -20,17 +20,21 @@ void ObjectStore::erase(const Object& object) {
   objects_.erase(key);
 }
 
-void ObjectStore::apply(const WatchEvent& event) {
-  if (!event.object) return;
+bool ObjectStore::apply(const WatchEvent& event) {
+  if (!event.object) return false;
   std::lock_guard lock(mutex_);
   const auto old = objects_.find(event.object->key());
   const bool other = old != objects_.end() && old->second.uid() != event.object->uid();
+  if (event.type == WatchType::kModified && old != objects_.end() && !other &&
+      old->second.resource_version() == event.object->resource_version())
+    return false;
   if (event.type == WatchType::kAdded || (event.type == WatchType::kModified && !other)) {
     put(*event.object);
   } else if (event.type == WatchType::kDeleted && old != objects_.end() && !other) {
     const Object last = old->second;
     erase(last);
   }
+  return true;
 }
 
 void ObjectStore::replace_version(const Object& object, const std::string& over) {

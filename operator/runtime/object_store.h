@@ -15,8 +15,8 @@ namespace archipelago::op {
 
 class ObjectStore {
  public:
-  // The object of a changed key, before or after (the owner is in both).
-  void apply(const WatchEvent& event);
+  // False: the store had this very version already (a write of our own, taken with its answer).
+  bool apply(const WatchEvent& event);
   // Takes a newer form of an object while the store still has version `over` of it.
   void replace_version(const Object& object, const std::string& over);
   // A whole list: what is not in it is gone. Returns the objects that were new, other or gone.

@@ -94,8 +94,7 @@ Status Reflector::follow(std::string version, std::stop_token stop) {
       }
       if (!event->resource_version.empty()) version = event->resource_version;
       if (!event->object) continue;
-      store_.apply(*event);
-      on_change_(*event->object);
+      if (store_.apply(*event)) on_change_(*event->object);
     }
     // A stream that ends at once, again and again, is an error however it is spelled.
     if (version == began_at && clock_.now() - began < seconds(1))

@@ -97,6 +97,7 @@ PolledInput StatusPoller::input(const ObjectKey& key, const std::string& run_uid
 }
 
 std::optional<StatusPoller::Task> StatusPoller::take_due(TimePoint now, TimePoint* next) {
+  std::pair<const ObjectKey*, Run*> longest{};
   for (auto& [key, run] : runs_) {
     if (run.settings && run.outer) {
       Task task{Task::What::kSettings, key, *run.outer, "", std::move(*run.settings)};
@@ -109,17 +110,17 @@ std::optional<StatusPoller::Task> StatusPoller::take_due(TimePoint now, TimePoin
       run.wanted_probes.erase(first);
       return task;
     }
-    if (!run.outer || run.polling) continue;
-    if (run.next_poll <= now) {
-      run.polling = true;
-      run.hurry = 2 * run.hurry < options_.interval ? 2 * run.hurry : Duration(0);
-      const Duration wait = run.hurry > Duration(0) ? run.hurry : options_.interval;
-      run.next_poll = now + seconds(to_seconds(wait) * rng_.uniform(0.8, 1.2));
-      return Task{Task::What::kPoll, key, *run.outer, "", {}};
-    }
-    *next = std::min(*next, run.next_poll);
+    if (!run.outer || run.polling || run.next_poll >= *next) continue;
+    *next = run.next_poll;  // of all that are due, the one that waits longest: nobody starves
+    longest = {&key, &run};
   }
-  return std::nullopt;
+  if (longest.second == nullptr || *next > now) return std::nullopt;
+  Run& run = *longest.second;
+  run.polling = true;
+  run.hurry = 2 * run.hurry < options_.interval ? 2 * run.hurry : Duration(0);
+  const Duration wait = run.hurry > Duration(0) ? run.hurry : options_.interval;
+  run.next_poll = now + seconds(to_seconds(wait) * rng_.uniform(0.8, 1.2));
+  return Task{Task::What::kPoll, *longest.first, *run.outer, "", {}};
 }
 
 void StatusPoller::work(std::stop_token stop) {

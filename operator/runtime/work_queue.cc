@@ -29,7 +29,7 @@ void WorkQueue::add(const ObjectKey& key, Urgency urgency) {
 
 void WorkQueue::add_after(const ObjectKey& key, Duration delay) {
   std::lock_guard lock(mutex_);
-  schedule(key, {clock_.now() + std::max(delay, Duration(0)), Urgency::kNormal});
+  schedule(key, {clock_.now() + std::max(delay, Duration(0)), Urgency::kStarted});
 }
 
 void WorkQueue::add_rate_limited(const ObjectKey& key) {
@@ -38,7 +38,7 @@ void WorkQueue::add_rate_limited(const ObjectKey& key) {
   const TimePoint now = clock_.now();
   if (failures.count == 0 || failures.until <= now)
     failures.until = now + backoff_delay(backoff_, failures.count++, rng_);
-  schedule(key, {failures.until, Urgency::kNormal});
+  schedule(key, {failures.until, Urgency::kStarted});
 }
 
 void WorkQueue::forget(const ObjectKey& key) {
@@ -82,6 +82,11 @@ void WorkQueue::done(const ObjectKey& key) {
   line(it->second.urgency).insert({it->second.at, key});
   ++changes_;
   changed_.notify_one();
+}
+
+std::size_t WorkQueue::waiting(Urgency urgency) const {
+  std::lock_guard lock(mutex_);
+  return lines_[static_cast<std::size_t>(urgency)].size();
 }
 
 std::size_t WorkQueue::size() const {

@@ -1,7 +1,8 @@
 #pragma once
 // Keys to reconcile: one slot a key however often it is added, never handed to two workers at once,
-// delayed and rate-limited re-adds. Urgent keys go before the others: a pod's event before a new
-// run, so that what has begun is finished first and a failure waits for nobody's start.
+// delayed and rate-limited re-adds. Events of children go before what the poller and the timers
+// bring, and both before new runs: a failure waits for nobody's report, and what has begun is
+// finished first.
 #include <array>
 #include <condition_variable>
 #include <map>
@@ -17,14 +18,18 @@
 
 namespace archipelago::op {
 
-enum class Urgency { kUrgent, kNormal };
+enum class Urgency {
+  kUrgent,   // a child of the run changed
+  kStarted,  // a run that was looked at before: a report, a timer
+  kNew,      // a run that has nothing yet
+};
 
 class WorkQueue {
  public:
   WorkQueue(const Clock& clock, std::uint64_t seed,
             BackoffPolicy backoff = {seconds(0.2), seconds(60), 2.0, 0.2});
 
-  void add(const ObjectKey& key, Urgency urgency = Urgency::kNormal);
+  void add(const ObjectKey& key, Urgency urgency);
   // Of several times for one key the earliest counts.
   void add_after(const ObjectKey& key, Duration delay);
   // After the key's own backoff, which grows until forget(). A failure while one still runs (an
@@ -35,11 +40,12 @@ class WorkQueue {
   [[nodiscard]] std::optional<ObjectKey> take(std::stop_token stop);
   void done(const ObjectKey& key);
   [[nodiscard]] std::size_t size() const;
+  [[nodiscard]] std::size_t waiting(Urgency urgency) const;
 
  private:
   struct Slot {
     TimePoint at{};
-    Urgency urgency = Urgency::kNormal;
+    Urgency urgency = Urgency::kNew;
   };
   using Line = std::set<std::pair<TimePoint, ObjectKey>>;
   // With the lock.
@@ -53,7 +59,7 @@ class WorkQueue {
   std::condition_variable_any changed_;
   Rng rng_;
   std::map<ObjectKey, Slot> slots_;
-  std::array<Line, 2> lines_;  // by urgency: slots whose key is not being worked on
+  std::array<Line, 3> lines_;  // by urgency: slots whose key is not being worked on
   std::set<ObjectKey> running_;
   struct Failures {
     int count = 0;

@@ -64,6 +64,7 @@ class FaultyCluster final : public Cluster {
  public:
   explicit FaultyCluster(Cluster& inner) : inner_(inner) {}
   std::function<std::optional<Error>(const std::string& verb, const nlohmann::json& object)> refuse;
+  std::function<Duration(bool booked)> turn;
   std::map<std::string, int> calls;
   std::vector<EventRecord> events;
 
@@ -99,6 +100,7 @@ class FaultyCluster final : public Cluster {
                                        const std::string& version) override {
     return inner_.watch(kind, ns, version);
   }
+  Duration progress_turn(bool booked) override { return turn ? turn(booked) : Duration(0); }
   void record(const EventRecord& e) override { events.push_back(e); }
 
  private:

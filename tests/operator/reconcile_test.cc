@@ -201,7 +201,7 @@ TEST_CASE("what can't be read at all is a condition, and nothing is planned (K-2
   CHECK(w.pod_names().size() == 4);
 }
 
-TEST_CASE("pods that come up within a second share a status write") {
+TEST_CASE("pods that come up within two seconds share a status write") {
   ClusterWorld w;
   Reconciler reconciler(w.cluster, w.reader, w.clock, Logger::null(), {});
   REQUIRE(w.memory.create(small_training()));
@@ -212,11 +212,11 @@ TEST_CASE("pods that come up within a second share a status write") {
     w.clock.advance(seconds(0.1));
     const auto out = reconciler.reconcile(w.key, {});
     REQUIRE(out.requeue);
-    CHECK(*out.requeue <= seconds(1));
+    CHECK(*out.requeue <= seconds(2));
   }
   CHECK(w.cluster.calls["status"] == 1);
   SECTION("and are written when it is over") {
-    w.clock.advance(seconds(0.6));
+    w.clock.advance(seconds(1.6));
     (void)reconciler.reconcile(w.key, {});
     CHECK(w.cluster.calls["status"] == 2);
     CHECK(w.status().units[2].phase == UnitPhase::kStarting);
@@ -408,33 +408,88 @@ TEST_CASE("a server that refuses the status itself is told once") {
   CHECK(w.pod_names().empty());
 }
 
-TEST_CASE("writes of mere progress are spaced, decisions are not") {
-  ClusterWorld w;
-  REQUIRE(w.memory.create(small_training()));
-  (void)w.look();
-  for (const std::string& name : w.pod_names())
-    w.set_pod(name, {{"phase", "Running"},
+namespace {
+struct SteppingWorld : ClusterWorld {
+  SteppingWorld() {
+    REQUIRE(memory.create(small_training()));
+    (void)look();
+    for (const std::string& name : pod_names())
+      set_pod(name, {{"phase", "Running"},
                      {"conditions", json::array({{{"type", "Ready"}, {"status", "True"}}})}});
-  (void)w.look();
-  PolledStatus polled;
-  polled.document.phase = "running";
-  polled.document.settings_generation = 1;
-  polled.pod_uid = w.status().outer.pod_uid;
-  const auto at_step = [&](std::int64_t step) {
-    polled.time = w.clock.wall();
-    polled.document.global_step = step;
-    w.polled.status = polled;
-    return w.look();
+    (void)look();
+  }
+  ReconcileOutcome at_step(std::int64_t step) {
+    PolledStatus told;
+    told.document.phase = "running";
+    told.document.settings_generation = 1;
+    told.pod_uid = status().outer.pod_uid;
+    told.time = clock.wall();
+    told.document.global_step = step;
+    polled.status = told;
+    return look();
+  }
+};
+}  // namespace
+
+TEST_CASE("progress without a turn holds up no worker, and is written when its turn comes") {
+  SteppingWorld w;
+  (void)w.at_step(1);
+  w.clock.advance(seconds(11));
+  std::vector<bool> asked;
+  w.cluster.turn = [&](bool booked) {
+    asked.push_back(booked);
+    return booked ? Duration(0) : Duration(seconds(5));
   };
-  (void)at_step(1);
+  const int writes = w.cluster.calls["status"];
+  const ReconcileOutcome out = w.at_step(2);
+  CHECK(out.result == ReconcileResult::kDone);
+  REQUIRE(out.requeue);
+  CHECK(*out.requeue == seconds(5));
+  w.clock.advance(seconds(4));
+  CHECK(w.at_step(3).requeue == Duration(seconds(1)));  // it has its turn: another is not booked
+  CHECK(w.cluster.calls["status"] == writes);
+  CHECK(asked == std::vector<bool>{false});
+  SECTION("with the numbers of then") {
+    w.clock.advance(seconds(1));
+    (void)w.at_step(4);
+    CHECK(w.cluster.calls["status"] == writes + 1);
+    CHECK(w.status().global_step == 4);
+    CHECK(asked == std::vector<bool>{false, true});
+    w.clock.advance(seconds(11));
+    (void)w.at_step(5);
+    CHECK(asked == std::vector<bool>{false, true, false});  // each write has its own turn
+  }
+  SECTION("a failure goes at once and takes them with it") {
+    w.fail_pod("r-west-0-i1", 1);
+    (void)w.at_step(4);
+    CHECK(w.status().units[2].incarnation == 2);
+    CHECK(w.status().global_step == 4);
+    CHECK(asked.size() == 1);
+  }
+}
+
+TEST_CASE("writes of mere progress are spaced, decisions are not") {
+  SteppingWorld w;
+  (void)w.at_step(1);
   const int writes = w.cluster.calls["status"];
   for (int i = 2; i < 12; ++i) {
     w.clock.advance(seconds(0.5));
-    (void)at_step(i);
+    (void)w.at_step(i);
   }
   CHECK(w.cluster.calls["status"] - writes <= 1);
+  SECTION("less often while new runs wait for their children") {
+    w.clock.advance(seconds(12));
+    w.polled.new_runs_wait = true;
+    const int before = w.cluster.calls["status"];
+    (void)w.at_step(12);
+    CHECK(w.cluster.calls["status"] == before);
+    w.polled.new_runs_wait = false;
+    (void)w.at_step(13);
+    CHECK(w.cluster.calls["status"] == before + 1);
+    return;
+  }
   w.fail_pod("r-west-0-i1", 1);
-  (void)at_step(12);
+  (void)w.at_step(12);
   CHECK(w.status().units[2].incarnation == 2);
   CHECK(w.status().global_step == 12);
 }

@@ -49,13 +49,13 @@ TEST_CASE("urgent keys go first, also after they were being worked on") {
   WorkQueue queue(clock, 1);
   const std::stop_source stop;
   const ObjectKey c{"n", "c"};
-  queue.add(kA);
-  queue.add(kB);
-  queue.add(c);
+  queue.add(kA, Urgency::kNew);
+  queue.add(kB, Urgency::kNew);
+  queue.add(c, Urgency::kNew);
   queue.add(kB, Urgency::kUrgent);
   CHECK(queue.size() == 3);
   CHECK(queue.take(stop.get_token()) == kB);
-  queue.add(kB);
+  queue.add(kB, Urgency::kNew);
   queue.add(kB, Urgency::kUrgent);
   CHECK(queue.take(stop.get_token()) == kA);  // kB is with a worker
   queue.done(kB);
@@ -64,16 +64,37 @@ TEST_CASE("urgent keys go first, also after they were being worked on") {
   CHECK(queue.size() == 0);
 }
 
+TEST_CASE("a failure goes before reports, and those before new runs") {
+  ManualClock clock;
+  WorkQueue queue(clock, 1);
+  const std::stop_source stop;
+  const auto key = [](const std::string& name) { return ObjectKey{"n", name}; };
+  for (int i = 0; i < 1000; ++i) queue.add(key("new-" + std::to_string(i)), Urgency::kNew);
+  clock.advance(seconds(1));
+  for (int i = 0; i < 1000; ++i) queue.add(key("steady-" + std::to_string(i)), Urgency::kStarted);
+  queue.add_after(key("timer"), Duration(0));
+  clock.advance(seconds(1));
+  queue.add(key("steady-500"), Urgency::kUrgent);  // it waits already: it moves up
+  queue.add(key("failed"), Urgency::kUrgent);
+  CHECK(queue.take(stop.get_token()) == key("steady-500"));  // since its first word
+  CHECK(queue.take(stop.get_token()) == key("failed"));
+  for (int i = 0; i < 1000; ++i) CHECK(!queue.take(stop.get_token())->name.starts_with("new-"));
+  CHECK(queue.take(stop.get_token())->name.starts_with("new-"));
+  CHECK(queue.size() == 999);
+  CHECK(queue.waiting(Urgency::kNew) == 999);
+  CHECK(queue.waiting(Urgency::kStarted) == 0);
+}
+
 TEST_CASE("the queue holds one slot a key and never hands one key out twice") {
   ManualClock clock;
   WorkQueue queue(clock, 1);
   std::stop_source stop;
-  queue.add(kA);
-  queue.add(kA);
+  queue.add(kA, Urgency::kNew);
+  queue.add(kA, Urgency::kStarted);
   queue.add_after(kB, seconds(5));
   CHECK(queue.size() == 2);
   CHECK(queue.take(stop.get_token()) == kA);
-  queue.add(kA);  // while it is being worked on
+  queue.add(kA, Urgency::kStarted);  // while it is being worked on
   clock.advance(seconds(6));
   CHECK(queue.take(stop.get_token()) == kB);
   queue.done(kA);
@@ -121,7 +142,7 @@ TEST_CASE("of two times for a key the earlier counts, backoff grows until forgot
 TEST_CASE("late events of a predecessor change nothing about its successor (K-01)") {
   ObjectStore store;
   const auto event = [&](WatchType type, const Object& o) {
-    store.apply({type, o, o.resource_version()});
+    return store.apply({type, o, o.resource_version()});
   };
   event(WatchType::kAdded, pod_object("A", "Running", "1"));
   event(WatchType::kAdded, pod_object("B", "Running", "5"));
@@ -132,6 +153,12 @@ TEST_CASE("late events of a predecessor change nothing about its successor (K-01
   CHECK(string_at(store.get({"n", "p"})->status(), {"phase"}) == "Running");
   CHECK(store.controlled_by("n", "run").size() == 1);
   CHECK(store.controlled_by("m", "run").empty());
+  SECTION("the event of a write of our own, whose answer the store took, tells nothing") {
+    store.replace_version(pod_object("B", "Failed", "8"), "5");
+    CHECK(!event(WatchType::kModified, pod_object("B", "Failed", "8")));
+    CHECK(event(WatchType::kModified, pod_object("B", "Failed", "9")));
+    CHECK(event(WatchType::kDeleted, pod_object("B", "Failed", "9")));
+  }
   SECTION("a new list tells what was missed") {
     CHECK(store.replace({pod_object("B", "Running", "5")}).empty());
     CHECK(store.replace({pod_object("B", "Failed", "9")}).size() == 1);

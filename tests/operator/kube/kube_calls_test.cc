@@ -1,6 +1,7 @@
 // The client's decisions as tables: requests, retry, rate, watch lines, slim objects, events,
 // lease.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <catch2/catch.hpp>
@@ -255,7 +256,7 @@ TEST_CASE("which calls are sent again, and after how long") {
 
 TEST_CASE("the rate limit: decisions first, progress a quarter, events last") {
   TimePoint now{};
-  RateRule rule(40, 40);
+  RateRule rule(40, 40, 2);
   const auto burst = [&](CallClass c) {
     int n = 0;
     while (n < 1000 && rule.ask(c, now) == Duration(0)) ++n;
@@ -269,14 +270,44 @@ TEST_CASE("the rate limit: decisions first, progress a quarter, events last") {
     CHECK(wait > Duration(0));
     CHECK(wait <= Duration(seconds(0.026)));
   }
-  SECTION("progress takes at most a quarter, whatever its demand") {
-    int total = burst(CallClass::kProgress);
-    for (int i = 0; i < 100; ++i) {
-      now += seconds(0.1);
-      total += burst(CallClass::kProgress);
+  SECTION("progress takes at most a quarter, whatever its demand, each in its turn") {
+    std::multimap<TimePoint, int> booked;  // by turn
+    int at_once = 0;
+    std::vector<int> order;
+    for (int i = 0; i < 200; ++i) {
+      const Duration wait = rule.progress_turn(false, now);
+      if (wait > Duration(0))
+        booked.emplace(now + wait, i);
+      else
+        ++at_once;
     }
-    CHECK(total <= 10 + 100 + 1);  // the burst's quarter and ten seconds of ten a second
-    CHECK(total >= 100);
+    CHECK(at_once == 10);  // the burst's quarter
+    const TimePoint end = now + seconds(10);
+    int total = at_once;
+    while (!booked.empty() && booked.begin()->first <= end) {
+      now = booked.begin()->first;
+      order.push_back(booked.begin()->second);
+      booked.erase(booked.begin());
+      CHECK(rule.progress_turn(true, now) == Duration(0));
+      CHECK(rule.ask(CallClass::kProgress, now) == Duration(0));
+      ++total;
+    }
+    CHECK(total >= 10 + 99);
+    CHECK(total <= 10 + 101);
+    CHECK(std::is_sorted(order.begin(), order.end()));
+  }
+  SECTION("a turn that comes at a bad time is booked again, and nobody waits in a call for it") {
+    CHECK(rule.progress_turn(true, now) == Duration(0));
+    SECTION("a decision waits") { rule.waiting(CallClass::kDecision, 1); }
+    SECTION("the limit is used up") { CHECK(burst(CallClass::kDecision) == 40); }
+    SECTION("enough progress is under way") {
+      rule.under_way(CallClass::kProgress, 1);
+      CHECK(rule.progress_turn(true, now) == Duration(0));
+      rule.under_way(CallClass::kProgress, 1);
+    }
+    CHECK(rule.progress_turn(true, now) > Duration(0));
+    for (int i = 0; i < 20; ++i) (void)rule.progress_turn(true, now);
+    CHECK(rule.progress_turn(true, now) > Duration(seconds(1)));  // ten turns a second, no more
   }
   SECTION("progress and events yield to a decision that waits") {
     rule.waiting(CallClass::kDecision, 1);
