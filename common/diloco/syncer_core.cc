@@ -254,7 +254,10 @@ void SyncerCore::Impl::absorb(UnitRecord& unit, const ProgressReport& report, Ti
 }
 
 Result<HelloReply> SyncerCore::hello(const HelloRequest& request, TimePoint now) {
-  ARCH_TRY_VOID(impl_->check_hello(request));
+  if (const Status judged = impl_->check_hello(request); !judged) {
+    if (judged.error().kind == ErrorKind::kFenced) impl_->note_collision(request, now);
+    return fail(judged.error());
+  }
   HelloReply reply;
   reply.run_id = impl_->config.run_id;
   if (impl_->layout_digest.empty()) {

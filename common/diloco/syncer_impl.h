@@ -71,6 +71,8 @@ struct SyncerCore::Impl {
                                        TimePoint now) const;
   [[nodiscard]] std::string unit_phase(const UnitRecord& unit, TimePoint now) const;
   [[nodiscard]] StatusDocument status(TimePoint now) const;
+  void note_collision(const HelloRequest& request, TimePoint now);
+  [[nodiscard]] std::optional<StatusDocument::Condition> duplicate_unit(TimePoint now) const;
 
   SyncerConfig config;
   std::int64_t epoch;
@@ -98,7 +100,16 @@ struct SyncerCore::Impl {
   GlobalStep last_checkpoint;
   double loss = kNoValue;
   std::map<std::string, StatusDocument::Condition> conditions;
+  // Hellos of a unit at its present incarnation by other sessions: the latest, at most
+  // kCollisions. Two processes each think that they are the unit.
+  struct Collisions {
+    Incarnation incarnation;
+    std::deque<TimePoint> at;
+  };
+  std::map<std::string, Collisions> collisions;  // by unit that is known
 
+  static constexpr std::size_t kCollisions = 3;
+  static constexpr Duration kCollisionWindow = seconds(600);
   static constexpr std::size_t kRecords = 4096;
   static constexpr std::size_t kPersistedRecords = 8;
 };

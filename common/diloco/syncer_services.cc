@@ -346,6 +346,33 @@ UnitStatus SyncerCore::Impl::unit_status(const std::string& name, const UnitReco
   return out;
 }
 
+void SyncerCore::Impl::note_collision(const HelloRequest& request, TimePoint now) {
+  const auto unit = units.all().find(request.who.unit);
+  if (unit == units.all().end() || unit->second.id.incarnation != request.who.incarnation) return;
+  Collisions& seen = collisions[request.who.unit];
+  if (seen.incarnation != request.who.incarnation) seen = {request.who.incarnation, {}};
+  seen.at.push_back(now);
+  if (seen.at.size() > kCollisions) seen.at.pop_front();
+}
+
+// Three collisions of a unit at one incarnation within ten minutes (protocol.md §4). False after
+// that, so that a reader who passed it on takes it back.
+std::optional<StatusDocument::Condition> SyncerCore::Impl::duplicate_unit(TimePoint now) const {
+  if (collisions.empty()) return std::nullopt;
+  std::string names;
+  for (const auto& [name, seen] : collisions) {
+    if (seen.at.size() < kCollisions || now - seen.at.front() > kCollisionWindow) continue;
+    names += (names.empty() ? "" : ", ") + name + " (incarnation " +
+             std::to_string(seen.incarnation.value) + ")";
+  }
+  if (names.empty()) return StatusDocument::Condition{"DuplicateUnit", "False", "NoCollisions", ""};
+  return StatusDocument::Condition{
+      "DuplicateUnit", "True", "SameIncarnation",
+      "several processes say that they are " + names +
+          ": each unit is started once; look for a second run or operator that uses this outer "
+          "optimizer"};
+}
+
 StatusDocument SyncerCore::Impl::status(TimePoint now) const {
   StatusDocument out;
   switch (phase()) {
@@ -380,6 +407,7 @@ StatusDocument SyncerCore::Impl::status(TimePoint now) const {
                                              : 0;
   out.last_decision = clock.reason();
   for (const auto& [type, condition] : conditions) out.conditions.push_back(condition);
+  if (auto duplicate = duplicate_unit(now)) out.conditions.push_back(std::move(*duplicate));
   for (const auto& [name, unit] : units.all()) {
     out.units.push_back(unit_status(name, unit, now));
     out.tokens += out.units.back().tokens;

@@ -44,6 +44,9 @@ inline constexpr char kOuterOptimizerNodeLost[] = "OuterOptimizerNodeLost";
 inline constexpr char kProgressStale[] = "ProgressStale";
 inline constexpr char kForbidden[] = "Forbidden";
 inline constexpr char kRebuilt[] = "Rebuilt";
+inline constexpr char kJournalFull[] = "JournalFull";
+inline constexpr char kValidationSkipped[] = "ValidationSkipped";
+inline constexpr char kModelNotWritten[] = "ModelNotWritten";
 }  // namespace condition
 
 // Learner exit codes (protocol.md §9).

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <set>
 
 #include "common/config/parse.h"
 #include "operator/plan/active_clock.h"
@@ -32,9 +33,11 @@ std::string goodput(const OuterStatus& document, std::int64_t units, const Train
 }
 
 bool is_passed_on(const std::string& type) {
-  constexpr std::array<std::string_view, 5> kTypes{
-      condition::kDuplicateUnit, condition::kVersionSkew, condition::kRolledBack,
-      condition::kCheckpointStale, condition::kRebuilt};
+  constexpr std::array<std::string_view, 8> kTypes{
+      condition::kDuplicateUnit,     condition::kVersionSkew,     condition::kRolledBack,
+      condition::kCheckpointStale,   condition::kRebuilt,         condition::kJournalFull,
+      condition::kValidationSkipped, condition::kModelNotWritten,
+  };
   return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end();
 }
 }  // namespace
@@ -94,12 +97,19 @@ void sum_datacenters(const OuterStatus* document, const config::TrainingSpec& sp
 
 void copy_conditions(const OuterStatus& document, TrainingStatus& status, std::int64_t generation,
                      WallTime now) {
-  for (const OuterCondition& c : document.conditions)
-    if (is_passed_on(c.type))
-      set_trouble(
-          status.conditions,
-          {c.type, c.status, c.reason.empty() ? "Reported" : c.reason, c.message, {}, generation},
-          now);
+  std::set<std::string> told;
+  for (const OuterCondition& c : document.conditions) {
+    if (!is_passed_on(c.type)) continue;
+    told.insert(c.type);
+    set_trouble(
+        status.conditions,
+        {c.type, c.status, c.reason.empty() ? "Reported" : c.reason, c.message, {}, generation},
+        now);
+  }
+  const std::vector<Condition> before = status.conditions;
+  for (const Condition& c : before)
+    if (c.status && is_passed_on(c.type) && told.count(c.type) == 0)
+      set_condition(status.conditions, {c.type, false, "NotReported", "", {}, generation}, now);
 }
 
 std::optional<nlohmann::json> settings_to_send(const config::DecoupledTraining& run,

@@ -12,8 +12,8 @@ void copy_progress(const OuterStatus& document, const config::TrainingSpec& spec
 // sums.
 void sum_datacenters(const OuterStatus* document, const config::TrainingSpec& spec,
                      TrainingStatus& status);
-// What the outer optimizer says of itself (RolledBack, CheckpointStale, DuplicateUnit, VersionSkew,
-// Rebuilt).
+// What the outer optimizer says of itself, of a list of known types; a condition of another name
+// stays in its own status document. One that a new process does not tell any more becomes false.
 void copy_conditions(const OuterStatus& document, TrainingStatus& status, std::int64_t generation,
                      WallTime now);
 // Settings that may change while running, for PUT /v1/settings, when the outer optimizer acts on

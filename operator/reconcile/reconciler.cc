@@ -27,6 +27,7 @@ struct Reconciler::Pass {
   // look and the act tells of an object that the look has not seen.
   std::set<std::string> awaited = {};
   bool new_runs_wait = false;
+  std::int64_t telling = 0;  // the generation whose refused settings are among the events
 };
 
 namespace {
@@ -93,7 +94,7 @@ ReconcileOutcome Reconciler::reconcile(const ObjectKey& key, const PolledInput& 
   const Observed observed = observe(*training, std::move(*run), polled, pass.memory);
   pass.decision = plan(observed, options_.plan);
   pass.outcome.requeue = pass.decision.requeue;
-  pass.outcome.settings = pass.decision.settings;
+  settle_settings(pass, polled.refused_settings, observed.now);
   for (const ObservedPod& p : observed.pods) {
     if (p.role == kRoleOuter && p.ready && !p.finished() &&
         p.uid == pass.decision.status.outer.pod_uid)
@@ -104,6 +105,23 @@ ReconcileOutcome Reconciler::reconcile(const ObjectKey& key, const PolledInput& 
   act(pass);
   remember(key, std::move(pass.memory));
   return pass.outcome;
+}
+
+// What was refused is told once and not sent again for that generation.
+void Reconciler::settle_settings(Pass& pass, const std::optional<RefusedSettings>& refused,
+                                 WallTime now) {
+  const std::int64_t generation = pass.training.generation();
+  if (!refused || refused->generation != generation || !pass.decision.settings) {
+    pass.outcome.settings = pass.decision.settings;
+    return;
+  }
+  if (pass.memory.refused_settings == generation) return;
+  pass.telling = generation;
+  pass.decision.events.push_back(
+      {Kind::kTraining, pass.key.name_space, pass.key.name, pass.training.uid(), true,
+       "SettingsRefused",
+       "the outer optimizer goes on with its earlier settings: " + cut_utf8(refused->message, 600),
+       now, ""});
 }
 
 ReconcileOutcome Reconciler::report_blind(const ObjectKey& key, const std::string& message) {
@@ -182,6 +200,7 @@ void Reconciler::act(Pass& pass) {
   if (!write_status(pass)) return;
   execute(pass);
   for (const EventRecord& e : pass.decision.events) cluster_.record(e);
+  if (pass.telling != 0) pass.memory.refused_settings = pass.telling;
 }
 
 Duration Reconciler::write_delay(const Pass& pass, StatusChange change, Memory& memory) const {

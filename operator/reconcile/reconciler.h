@@ -41,8 +41,16 @@ class StateReader {
   [[nodiscard]] virtual bool nodes_known() const = 0;
 };
 
+// The outer optimizer judged changed settings and does not take them: sent again they would be
+// refused again.
+struct RefusedSettings {
+  std::int64_t generation = 0;
+  std::string message;
+};
+
 // What the poller has cached of one run.
 struct PolledInput {
+  std::optional<RefusedSettings> refused_settings;
   std::optional<PolledStatus> status;
   std::map<std::string, ObservedProbe> probes;  // by unit
   bool new_runs_wait = false;                   // calls are better spent on them than on progress
@@ -102,6 +110,7 @@ class Reconciler {
     std::optional<TimePoint> last_write;              // of the status
     std::optional<TimePoint> progress_turn;           // booked
     std::int64_t unwritable_generation = 0;           // whose status the server refuses
+    std::int64_t refused_settings = 0;                // the generation whose refusal was told
   };
   struct Pass;
 
@@ -109,6 +118,8 @@ class Reconciler {
   void remember(const ObjectKey& key, Memory memory);
   [[nodiscard]] Observed observe(const Object& training, config::DecoupledTraining run,
                                  const PolledInput& polled, const Memory& memory) const;
+  static void settle_settings(Pass& pass, const std::optional<RefusedSettings>& refused,
+                              WallTime now);
   void act(Pass& pass);
   // How long a change of the status has to wait; zero: it is written now.
   [[nodiscard]] Duration write_delay(const Pass& pass, StatusChange change, Memory& memory) const;

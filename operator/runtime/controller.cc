@@ -73,9 +73,10 @@ PodEndpoint endpoint(const ObjectKey& run, const std::string& uid, const Observe
   return {run.name_space, run.name, uid, pod.name, pod.uid, pod.ip};
 }
 
-// Units whose containers run and that the outer optimizer has not shown at work yet.
+// Units whose containers run and that the outer optimizer has not shown at work yet, and a run
+// whose first global step is awaited.
 std::string coming_up(const TrainingStatus& status) {
-  std::string out;
+  std::string out = status.phase == RunPhase::kPending ? "run " : "";
   for (const UnitStatus& u : status.units)
     if (u.phase == UnitPhase::kStarting || u.phase == UnitPhase::kRecovering)
       out += u.name + "/" + std::to_string(u.incarnation) + " ";

@@ -8,6 +8,13 @@ namespace archipelago::op {
 namespace {
 constexpr Duration kHurry = seconds(1);
 constexpr Duration kSettingsRepeat = seconds(30);  // while it says an older generation
+
+// The same settings would get the same answer. A 404 is none: an outer optimizer that is just about
+// to serve the route.
+bool is_judgement(ErrorKind kind) {
+  return kind == ErrorKind::kInvalid || kind == ErrorKind::kRefused ||
+         kind == ErrorKind::kConflict || kind == ErrorKind::kUnsupported;
+}
 }  // namespace
 
 StatusPoller::StatusPoller(OuterStatusSource& source, const Clock& clock, Logger log,
@@ -42,6 +49,7 @@ void StatusPoller::follow(const ObjectKey& key, const std::string& run_uid,
   const bool fresh = outer && (!run.outer || run.outer->pod_uid != outer->pod_uid);
   run.outer = outer;
   if (!fresh) return;
+  run.cache.refused_settings.reset();  // another process judges anew
   run.next_poll = clock_.now();
   ++changes_;
   changed_.notify_all();
@@ -192,9 +200,18 @@ void StatusPoller::probe_now(const Task& task) {
 
 void StatusPoller::put_settings(const Task& task) {
   const Status sent = source_.put_settings(task.pod, task.settings, options_.deadline);
+  const bool judged = !sent && is_judgement(sent.error().kind);
+  const std::int64_t generation = int_at(task.settings, {"generation"});
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = runs_.find(task.run);
+    if (it == runs_.end()) return;
+    it->second.cache.refused_settings.reset();
+    if (judged) it->second.cache.refused_settings = {generation, sent.error().message};
+  }
+  if (judged) enqueue_(task.run);
   if (sent) return;
-  // The next attempt follows after kSettingsRepeat: an outer optimizer that does not know the route
-  // says so each time.
+  // Without a judgement the next attempt follows after kSettingsRepeat.
   log_.warn("settings not taken by the outer optimizer",
             {{"run", task.run.name}, {"error", sent.error().describe()}});
 }

@@ -110,6 +110,44 @@ TEST_CASE("an old incarnation and a second session are fenced on every call, and
   CHECK(b.core->status(b.now).units.size() == 1);
 }
 
+TEST_CASE("three collisions of a unit at one incarnation within ten minutes: DuplicateUnit") {
+  Bench b;
+  const auto lives = Bench::key("a-0", 3, 'x'), other = Bench::key("a-0", 3, 'y');
+  b.join(lives);
+  const auto duplicate = [&]() -> std::string {
+    for (const auto& c : b.core->status(b.now).conditions)
+      if (c.type == "DuplicateUnit") return c.status + " " + c.message;
+    return "";
+  };
+  CHECK(duplicate().empty());
+  SECTION("an old incarnation that comes back is none") {
+    for (int i = 0; i < 5; ++i) CHECK_FALSE(b.hello(Bench::key("a-0", 2, 'y')));
+    CHECK(duplicate().empty());
+  }
+  SECTION("nor is the same process that says hello again") {
+    for (int i = 0; i < 5; ++i) CHECK(b.hello(lives));
+    CHECK(duplicate().empty());
+  }
+  SECTION("raised by the third, taken back when ten minutes hold fewer") {
+    for (int i = 0; i < 3; ++i) {
+      CHECK(duplicate().find("True") == std::string::npos);
+      CHECK_FALSE(b.hello(other));
+      b.now += seconds(200);
+    }
+    CHECK(duplicate().find("True") == 0);
+    CHECK(duplicate().find("a-0 (incarnation 3)") != std::string::npos);
+    b.now += seconds(1);
+    CHECK(duplicate().find("False") == 0);
+  }
+  SECTION("those of an earlier incarnation do not count") {
+    CHECK_FALSE(b.hello(other));
+    CHECK_FALSE(b.hello(other));
+    REQUIRE(b.hello(Bench::key("a-0", 4, 'z')));
+    CHECK_FALSE(b.hello(Bench::key("a-0", 4, 'w')));
+    CHECK(duplicate().find("True") == std::string::npos);
+  }
+}
+
 TEST_CASE("a higher incarnation that has not said hello is not fenced") {
   Bench b;
   b.join(kA);

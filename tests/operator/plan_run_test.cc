@@ -358,6 +358,18 @@ TEST_CASE("what the outer optimizer says of itself is passed on, by name") {
   w.step();
   CHECK(holds(w, condition::kCheckpointStale));
   CHECK(find_condition(w.in.status.conditions, "Evil") == nullptr);
+  for (const char* type : {"DuplicateUnit", "RolledBack", "Rebuilt", "JournalFull",
+                           "ValidationSkipped", "ModelNotWritten"}) {
+    CAPTURE(type);
+    w.in.polled->document.conditions = {{type, true, "", "words"}};
+    w.step();
+    CHECK(holds(w, type));
+    CHECK(find_condition(w.in.status.conditions, type)->message == "words");
+    w.in.polled->document.conditions.clear();  // another process, that knows nothing of it
+    w.step();
+    CHECK(find_condition(w.in.status.conditions, type)->reason == "NotReported");
+    CHECK(!holds(w, type));
+  }
 }
 
 TEST_CASE("refusals become conditions whose text stays (K-20)") {

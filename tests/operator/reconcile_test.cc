@@ -468,6 +468,33 @@ TEST_CASE("progress without a turn holds up no worker, and is written when its t
   }
 }
 
+TEST_CASE("settings that the outer optimizer refuses are told once and not sent again") {
+  SteppingWorld w;
+  json body = w.training().json();
+  body["spec"]["budget"]["globalSteps"] = 2000;
+  REQUIRE(w.memory.update(body));
+  const std::int64_t generation = w.training().generation();
+  const ReconcileOutcome sent = w.at_step(1);
+  REQUIRE(sent.settings);
+  CHECK(int_at(*sent.settings, {"generation"}) == generation);
+  w.polled.refused_settings = RefusedSettings{generation, "422: budget.globalSteps: reached"};
+  for (int i = 0; i < 5; ++i) {
+    CHECK(!w.at_step(2 + i).settings);
+    w.clock.advance(seconds(31));
+  }
+  std::vector<std::string> told;
+  for (const EventRecord& e : w.cluster.events)
+    if (e.reason == "SettingsRefused") told.push_back(e.message);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].find("budget.globalSteps") != std::string::npos);
+  SECTION("the next change is sent") {
+    body = w.training().json();
+    body["spec"]["budget"]["globalSteps"] = 3000;
+    REQUIRE(w.memory.update(body));
+    CHECK(w.at_step(20).settings);
+  }
+}
+
 TEST_CASE("writes of mere progress are spaced, decisions are not") {
   SteppingWorld w;
   (void)w.at_step(1);

@@ -182,6 +182,7 @@ class FakeSource final : public OuterStatusSource {
   std::atomic<bool> answers{true};
   std::atomic<std::int64_t> step{1};
   std::atomic<bool> finished{false};
+  std::atomic<bool> refuses{false};
   std::function<json()> units = [] { return json::array(); };
 
   Result<json> poll(const PodEndpoint&, Duration) override {
@@ -194,6 +195,7 @@ class FakeSource final : public OuterStatusSource {
   }
   Status put_settings(const PodEndpoint&, const json&, Duration) override {
     ++settings;
+    if (refuses) return fail(ErrorKind::kRefused, "budget.globalSteps: the run has reached 100");
     return {};
   }
   UnitProbe probe_unit(const PodEndpoint&, Duration) override {
@@ -247,6 +249,30 @@ TEST_CASE("the poller asks a new pod at once, caches, and keeps the cache throug
   CHECK(!poller.input(kA, "run").status);
   poller.stop();
   CHECK(source.settings == 1);
+}
+
+TEST_CASE("settings that the outer optimizer refused are in its run's input, until it takes some") {
+  SystemClock clock;
+  FakeSource source;
+  StatusPoller poller(source, clock, Logger::null(), {seconds(3600), seconds(1), 1, 1},
+                      [](const ObjectKey&) {});
+  poller.start();
+  poller.follow(kA, "run", PodEndpoint{"n", "a", "run", "p", "u1", ""});
+  source.refuses = true;
+  poller.send_settings(kA, {{"generation", 2}});
+  REQUIRE(wait_until([&] { return poller.input(kA, "run").refused_settings.has_value(); }));
+  CHECK(poller.input(kA, "run").refused_settings->generation == 2);
+  CHECK(poller.input(kA, "run").refused_settings->message.find("globalSteps") != std::string::npos);
+  SECTION("a newer generation that it takes") {
+    source.refuses = false;
+    poller.send_settings(kA, {{"generation", 3}});
+    CHECK(wait_until([&] { return !poller.input(kA, "run").refused_settings; }));
+  }
+  SECTION("another process judges anew") {
+    poller.follow(kA, "run", PodEndpoint{"n", "a", "run", "p2", "u2", ""});
+    CHECK(!poller.input(kA, "run").refused_settings);
+  }
+  poller.stop();
 }
 
 namespace {
