@@ -15,9 +15,6 @@ std::string key_text(const UploadKey& key) {
 }
 
 namespace {
-constexpr std::uint32_t kSequencesPerStep = 4;
-constexpr std::int64_t kTokensPerStep = 400;
-
 LearnerConfig learner_config(const World& world, const UnitKey& who) {
   LearnerConfig config;
   config.who = who;
@@ -47,7 +44,13 @@ LearnerProcess::LearnerProcess(World& w, int unit_index, std::int64_t incarnatio
   buffer.assign(static_cast<std::size_t>(std::max(2, w.config.sync.overlap)), 0);
 }
 
+void LearnerProcess::tell(tape::LearnerEvent event) {
+  if (world.config.observer != nullptr) world.config.observer->did(who, std::move(event));
+}
+
 void LearnerProcess::start() {
+  if (world.config.observer != nullptr)
+    world.config.observer->started(who, world.config.datacenters[static_cast<std::size_t>(unit)]);
   say_hello();
   world.queue.after(world.config.heartbeat, [self = shared_from_this()] { self->beat(); });
 }
@@ -68,11 +71,11 @@ void LearnerProcess::say_hello() {
   auto self = shared_from_this();
   HelloRequest request;
   request.who = who;
-  request.datacenter = unit % 2 == 0 ? "a" : "b";
+  request.datacenter = world.config.datacenters[static_cast<std::size_t>(unit)];
   request.layout_digest = "layout";
-  request.dataset_sequences = 100'000;
+  request.dataset_sequences = world.config.dataset_sequences;
   request.dataset_digest = "data";
-  request.sequences_per_step = kSequencesPerStep;
+  request.sequences_per_step = world.config.sequences_per_step;
   world.call(
       self,
       [self, request]() -> std::function<void()> {
@@ -91,6 +94,7 @@ void LearnerProcess::say_hello() {
 void LearnerProcess::seed() {
   auto self = shared_from_this();
   seeding = true;
+  tell(tape::Seed{world.config.sync.data_seed});
   world.call(
       self,
       [self]() -> std::function<void()> {
@@ -245,6 +249,7 @@ void LearnerProcess::start_fetch() {
 
 void LearnerProcess::start_recovery() {
   if (core.fresh_start_allowed()) {
+    tell(tape::Fresh{});
     core.inner_state_restored(true, world.queue.time());
     return;
   }
@@ -256,10 +261,13 @@ void LearnerProcess::start_recovery() {
   world.call(
       self,
       [self, id]() -> std::function<void()> {
-        if (!self->world.syncer->relays.contains(id))
+        const auto relay = self->world.syncer->relays.find(id);
+        if (relay == self->world.syncer->relays.end())
           return [self] { self->fetching_state = false; };
-        return [self] {
+        return [self, id, donor = relay->second] {
           self->fetching_state = false;
+          self->tell(
+              tape::Restore{id, donor.who.unit, donor.who.incarnation, donor.local_step});
           self->core.inner_state_restored(false, self->world.queue.time());
           self->pump();
         };
@@ -278,9 +286,12 @@ void LearnerProcess::pump() {
   if (report_due || core.needs_report()) send_report();
 }
 
-void LearnerProcess::begin_step() {
-  const auto sequences = core.take_sequences(kSequencesPerStep);
+void LearnerProcess::begin_step(const BoundaryPlan& plan) {
+  const auto sequences = core.take_sequences(world.config.sequences_per_step);
   if (!sequences) return;
+  step = {{}, plan.schedule_step, world.config.sync.budget, plan.rate_scale, 0, false};
+  if (plan.budget > GlobalStep(0)) step.budget = plan.budget;
+  for (const auto& s : *sequences) tape::append_sequence(step.runs, s.block, s.index);
   for (const auto& s : *sequences) world.trained[{s.block, s.index}].insert(who_text(who));
   stepping = true;
   const double took = world.config.step_seconds[static_cast<std::size_t>(unit)] *
@@ -288,13 +299,14 @@ void LearnerProcess::begin_step() {
   auto self = shared_from_this();
   world.queue.after(took, [self, took] {
     if (!self->alive) return;
-    self->end_step(kTokensPerStep, took);
+    self->end_step(self->world.config.tokens_per_step, took);
   });
 }
 
 void LearnerProcess::end_step(std::int64_t tokens, double took) {
   stepping = false;
   trained_tokens += tokens;
+  tell(step);
   for (auto& value : theta) value += -0.02 * value + 0.01 * (world.rng.uniform() - 0.5);
   carry_out(core.step_done({tokens, took, std::abs(theta[0])}, world.queue.time()));
   pump();
@@ -309,6 +321,8 @@ void LearnerProcess::carry_out(const BoundaryPlan& plan) {
   if (plan.snapshot) {
     const auto p = static_cast<std::size_t>(plan.snapshot->fragment);
     buffer[static_cast<std::size_t>(plan.snapshot->buffer)] = base[p] - theta[p];
+    tell(tape::Snapshot{plan.snapshot->t, plan.snapshot->fragment, plan.snapshot->attempt,
+                        plan.snapshot->base});
     core.snapshot_taken(plan.snapshot->t);
   }
   for (const auto& order : plan.applies) {
@@ -317,6 +331,7 @@ void LearnerProcess::carry_out(const BoundaryPlan& plan) {
     if (value == arrived.end()) return world.violate("apply of a version that was never fetched");
     if (world.disk.published.at(value->first) != value->second)
       world.violate("a learner holds bytes that were not published");
+    tell(tape::Apply{order.fragment, order.version});
     theta[p] = base[p] = value->second;
     arrived.erase(arrived.lower_bound({order.fragment, 0}), std::next(value));
   }
@@ -324,11 +339,12 @@ void LearnerProcess::carry_out(const BoundaryPlan& plan) {
   if (plan.donate) {
     auto self = shared_from_this();
     const std::string id = plan.donate->id;
-    world.queue.after(0.5, [self, id] {
-      if (self->alive && self->world.syncer) self->world.syncer->relays.insert(id);
+    tell(tape::Donate{id});
+    world.queue.after(0.5, [self, id, at = core.local_step()] {
+      if (self->alive && self->world.syncer) self->world.syncer->relays[id] = {self->who, at};
     });
   }
-  if (!plan.paused && !stepping) begin_step();
+  if (!plan.paused && !stepping) begin_step(plan);
 }
 
 }  // namespace archipelago::simulator

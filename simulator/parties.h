@@ -43,7 +43,11 @@ struct SyncerProcess {
     std::function<void(diloco::ProgressReply)> answer;
   };
   std::vector<Held> held;
-  std::set<std::string> relays;  // ids whose state arrived
+  struct Donor {
+    UnitKey who;
+    LocalStep local_step;  // at the copy
+  };
+  std::map<std::string, Donor> relays;  // by id: state that arrived
 };
 
 struct LearnerProcess : std::enable_shared_from_this<LearnerProcess> {
@@ -70,6 +74,7 @@ struct LearnerProcess : std::enable_shared_from_this<LearnerProcess> {
   std::map<std::int64_t, double> upload_value;  // by t
   std::int64_t trained_tokens = 0;
   bool fetching_state = false, seeding = false;
+  diloco::tape::Step step;  // that is under way, for the observer
 
  private:
   void on_reply(const diloco::ProgressReply& reply);
@@ -79,10 +84,11 @@ struct LearnerProcess : std::enable_shared_from_this<LearnerProcess> {
   void start_fetch();
   void start_recovery();
   void seed();
-  void begin_step();
+  void begin_step(const diloco::BoundaryPlan& plan);
   void end_step(std::int64_t tokens, double took);
   void carry_out(const diloco::BoundaryPlan& plan);
   void exit_if_fenced(const Error& error);
+  void tell(diloco::tape::LearnerEvent event);
 };
 
 struct World {

@@ -13,6 +13,8 @@ World::World(const WorldConfig& c) : config(c), rng(c.seed) {
   const std::size_t units = config.step_seconds.size();
   config.up.resize(units, config.up.empty() ? 0.05 : config.up.back());
   config.down.resize(units, config.down.empty() ? 0.05 : config.down.back());
+  for (std::size_t u = config.datacenters.size(); u < units; ++u)
+    config.datacenters.emplace_back(u % 2 == 0 ? "a" : "b");
   config.fragment_size.resize(static_cast<std::size_t>(config.sync.fragments), 1.0);
   disk.master.assign(static_cast<std::size_t>(config.sync.fragments), 0);
   current.resize(units);
@@ -94,6 +96,8 @@ void World::carry_out_effects() {
       for (int p = 0; p < config.sync.fragments; ++p)
         disk.published[{p, config.sync.budget.value + 1}] =
             disk.master[static_cast<std::size_t>(p)];
+      if (config.observer != nullptr)
+        config.observer->published_final(GlobalStep(config.sync.budget.value + 1));
       syncer->core->final_published(queue.time());
     } else if (std::holds_alternative<WriteModel>(effect)) {
       syncer->core->model_written(queue.time());
@@ -136,6 +140,7 @@ void World::commit(const StartMerge& merge, std::int64_t epoch) {
   if (!disk.state) disk.state.emplace();
   disk.state->merge_newer(merge.state);
   disk.commits[merge.t.value] = members;
+  if (config.observer != nullptr) config.observer->committed(merge);
   if (disk.commits.size() == 1) first_commit = queue.now();
   last_commit = queue.now();
   if (merge.fragment != kNoFragment) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/diloco/event_tape.h"
 #include "common/diloco/syncer_core.h"
 
 namespace archipelago::simulator {
@@ -28,6 +29,17 @@ struct Fault {
   double away = 1;
 };
 
+// Hears what decides the bytes of a run: each learner's events in their order, and each round when
+// its commit is durable. Called from within the world; must not call back.
+class WorldObserver {
+ public:
+  virtual ~WorldObserver() = default;
+  virtual void started(const diloco::UnitKey& who, const std::string& datacenter) = 0;
+  virtual void did(const diloco::UnitKey& who, diloco::tape::LearnerEvent event) = 0;
+  virtual void committed(const diloco::StartMerge& merge) = 0;
+  virtual void published_final(GlobalStep version) = 0;
+};
+
 struct WorldConfig {
   std::uint64_t seed = 1;
   diloco::SyncerConfig sync;
@@ -41,6 +53,11 @@ struct WorldConfig {
   double heartbeat = 0.25;  // steps
   double time_limit = 1e6;
   std::vector<Fault> faults;
+  std::uint32_t sequences_per_step = 4;
+  std::int64_t tokens_per_step = 400;
+  std::uint64_t dataset_sequences = 100'000;
+  std::vector<std::string> datacenters;  // one a unit; default "a" and "b" in turn
+  WorldObserver* observer = nullptr;     // not owned; may be null
 };
 
 struct WorldResult {
