@@ -40,6 +40,8 @@ struct LogArguments {
 [[nodiscard]] int logs_command(const LogArguments& arguments);
 // Becomes archipelago-learner sample; returns only when that can't be started.
 [[nodiscard]] int sample_command(const std::vector<std::string>& arguments);
+// The same with archipelago-replay: train again under a run's event tape.
+[[nodiscard]] int replay_command(const std::vector<std::string>& arguments);
 
 // "archipelago: message" on stderr, a line each.
 int complain(const std::string& message, int code);

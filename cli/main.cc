@@ -165,6 +165,11 @@ int dispatch(int argc, char** argv, SignalWaiter& signals) {
       "Continue a text: sample MODEL --prompt TEXT [--tokens N --temperature T --seed S]");
   sample_app->prefix_command();  // everything after it is archipelago-learner's
 
+  CLI::App* replay_app = app.add_subcommand(
+      "replay", "Train again under a run's event tape: replay TAPE [--until STEP] [--diff TAPE2]");
+  replay_app->prefix_command();  // archipelago-replay's
+  replay_app->set_help_flag();   // --help, too
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -173,6 +178,7 @@ int dispatch(int argc, char** argv, SignalWaiter& signals) {
   if (run_app->parsed()) return run_command(run, signals);
   if (validate_app->parsed()) return validate_command(validated);
   if (plan_app->parsed()) return plan_command(planned);
+  if (replay_app->parsed()) return replay_command(replay_app->remaining());
   if (const auto code = cluster.run(signals)) return *code;
   return sample_command(sample_app->remaining());
 }

@@ -62,7 +62,7 @@ std::optional<json> RunFolder::load_record() const {
 }
 
 void RunFolder::link_claim(const std::string& claim) const {
-  for (const char* name : {"metrics.jsonl", "checkpoints"}) {
+  for (const char* name : {"metrics.jsonl", "checkpoints", "tape"}) {
     std::error_code ignored;
     const fs::path link = file(name);
     if (fs::exists(fs::symlink_status(link, ignored)) && !fs::is_symlink(link, ignored)) continue;

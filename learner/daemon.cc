@@ -17,6 +17,7 @@
 #include "learner/admin.h"
 #include "learner/data.h"
 #include "learner/exchange.h"
+#include "learner/inner_of.h"
 #include "learner/llama_shapes.h"
 #include "learner/train_loop.h"
 #include "learner/watchdog.h"
@@ -58,17 +59,6 @@ tl::expected<config::TrainingSpec, Failure> read_spec(const Flags& flags) {
   std::string all = flags.config + ":";
   for (const auto& error : training.error()) all += " " + config::format_error(error) + ";";
   return tl::unexpected(Failure{ExitCode::kConfigRefused, all});
-}
-
-config::InnerSpec inner_of(const config::TrainingSpec& spec, const std::string& datacenter) {
-  config::InnerSpec inner = spec.inner;
-  for (const auto& dc : spec.datacenters) {
-    if (dc.name != datacenter) continue;
-    inner.batch_size = dc.inner.batch_size.value_or(inner.batch_size);
-    inner.gradient_accumulation =
-        dc.inner.gradient_accumulation.value_or(inner.gradient_accumulation);
-  }
-  return inner;
 }
 
 tl::expected<Setup, Failure> set_up(const Flags& flags, const DaemonHooks& hooks) {
@@ -140,8 +130,12 @@ ExchangeOptions exchange_options(const Setup& setup, const Flags& flags,
   return options;
 }
 
-TrainLoopOptions loop_options(const Setup& setup) {
+TrainLoopOptions loop_options(const Setup& setup, const Flags& flags, const diloco::UnitKey& who) {
   TrainLoopOptions options;
+  options.tape_start.session = who.session;
+  options.tape_start.datacenter = flags.datacenter;
+  options.tape_start.layout_digest = setup.layout.digest().hex();
+  options.tape_start.dataset_digest = setup.train.digest();
   options.inner = setup.inner;
   options.budget = GlobalStep(setup.spec.budget.global_steps);
   options.init_seed = setup.spec.model.init_seed;
@@ -185,7 +179,7 @@ ExitCode live(const Setup& setup, const Flags& flags, const DaemonHooks& hooks,
         ExitCode::kWatchdog));  // the training thread is stuck: no destructor would return
   });
   TrainLoop loop(
-      loop_options(setup), setup.fragments, **trainer, setup.train,
+      loop_options(setup, flags, who), setup.fragments, **trainer, setup.train,
       setup.validation ? &*setup.validation : nullptr, hub, clock, log.named("train"),
       [&](std::optional<Duration> step) { step ? watchdog.stepping(*step) : watchdog.paused(); });
   const ExitCode code = loop.run(stop);

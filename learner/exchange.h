@@ -87,7 +87,13 @@ class Exchange {
   [[nodiscard]] Result<http::Response> put_frame(http::Client& client, const std::string& path,
                                                  const wire::FrameHeader& header,
                                                  std::span<const std::byte> payload,
-                                                 Duration timeout);
+                                                 Duration timeout,
+                                                 const http::HeaderList& headers = {});
+  // The event tape: what is not yet written goes beside the upload that depends on it, so that a
+  // merged upload's events are on the tape (docs/tape.md).
+  [[nodiscard]] http::HeaderList event_headers();
+  void send_events(http::Client& client);  // all of them, now
+  bool adopt_events_written(const std::string& reply);
   [[nodiscard]] Status upload_seed(const std::vector<float>& flat);
   [[nodiscard]] Status fetch_fragment(const diloco::FetchOrder& order, bool* lost_base);
   [[nodiscard]] Status adopt_frame(const diloco::FetchOrder& order, const wire::FrameHeader& header,

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/wire/tape_file.h"
 #include "learner/exchange.h"
 
 namespace archipelago::learner {
@@ -14,6 +15,11 @@ constexpr Duration kTransferTimeout =
     std::chrono::hours(1);  // the io time-out ends a dead link long before
 constexpr Duration kDonorTimeout =
     std::chrono::seconds(30);  // without a complete state: another donor
+// Events of the tape in one POST; and beside an upload, where more than these go ahead of it. A
+// tape must not hold up training: one that is not taken is tried again with the next upload.
+constexpr std::size_t kEventsAtOnce = 256;
+constexpr std::size_t kEventsInHeader = 48;
+constexpr Duration kEventsTimeout = std::chrono::seconds(5);
 constexpr std::uint64_t kMaxInnerState = std::uint64_t{1} << 40;
 
 // A frame as one stream of header, payload and trailer without copying the payload.
@@ -60,7 +66,8 @@ wire::FrameHeader Exchange::header(wire::FrameKind kind, codec::Codec codec) con
 
 Result<http::Response> Exchange::put_frame(http::Client& client, const std::string& path,
                                            const wire::FrameHeader& head,
-                                           std::span<const std::byte> payload, Duration timeout) {
+                                           std::span<const std::byte> payload, Duration timeout,
+                                           const http::HeaderList& headers) {
   auto writer = wire::FrameWriter::create(head);
   if (!writer) return fail(writer.error());
   ARCH_TRY_VOID(writer->add_payload(payload));
@@ -68,13 +75,51 @@ Result<http::Response> Exchange::put_frame(http::Client& client, const std::stri
   if (!trailer) return fail(trailer.error());
   const FrameSource source(*writer, payload, *trailer);
   auto reply = client.put_stream(
-      path, {}, source.size(),
+      path, headers, source.size(),
       [&](std::uint64_t offset, std::span<std::byte> into) -> Result<std::size_t> {
         return source.copy(offset, into);
       },
       timeout);
   if (reply && reply->ok()) counters_.bytes_up += source.size();
   return reply;
+}
+
+void Exchange::send_events(http::Client& client) {
+  for (std::size_t most = kEventsAtOnce; most > 0;) {
+    const auto batch = hub_.unwritten_events(most);
+    if (batch.events.empty()) return;
+    const auto body = wire::encode_tape_record(batch);
+    if (body.size() > wire::kMaxTapeBatch) {
+      most = batch.events.size() / 2;
+      continue;
+    }
+    const auto* text = reinterpret_cast<const char*>(body.data());
+    const auto reply = client.request("POST", "/v1/tape", std::string_view(text, body.size()),
+                                      "application/octet-stream", {}, kEventsTimeout);
+    if (!reply || !reply->ok() || !adopt_events_written(reply->body)) return;
+    if (hub_.unwritten_events(1).from == batch.from) return;  // no room for them there
+  }
+}
+
+http::HeaderList Exchange::event_headers() {
+  auto batch = hub_.unwritten_events(kEventsInHeader);
+  auto bytes = wire::encode_tape_record(batch);
+  if (batch.events.size() == kEventsInHeader || bytes.size() > wire::kMaxTapeHeader) {
+    send_events(*upload_client_);
+    batch = hub_.unwritten_events(kEventsInHeader);
+    bytes = wire::encode_tape_record(batch);
+  }
+  if (batch.events.empty() || bytes.size() > wire::kMaxTapeHeader) return {};
+  return {{"X-Archipelago-Tape", wire::tape_header_text(bytes)}};
+}
+
+bool Exchange::adopt_events_written(const std::string& reply) {
+  const auto json = nlohmann::json::parse(reply, nullptr, false);
+  if (!json.is_object()) return false;
+  const auto upto = json.find("tape");
+  if (upto == json.end() || !upto->is_number_integer()) return false;
+  hub_.events_written(upto->get<std::int64_t>());
+  return true;
 }
 
 void Exchange::upload_snapshot(const diloco::UploadOrder& order, Backoff& backoff,
@@ -107,9 +152,10 @@ void Exchange::upload_snapshot(const diloco::UploadOrder& order, Backoff& backof
   head.payload_bytes = payload.size();
   auto reply =
       put_frame(*upload_client_, "/v1/rounds/" + std::to_string(snapshot.t.value) + "/upload", head,
-                payload, kTransferTimeout);
+                payload, kTransferTimeout, event_headers());
   if (reply && reply->ok()) {
     ++counters_.uploads;
+    adopt_events_written(reply->body);
     backoff.failures = 0;
     return answer(diloco::UploadOutcome::kReceipt);
   }
@@ -132,6 +178,7 @@ void Exchange::upload_snapshot(const diloco::UploadOrder& order, Backoff& backof
 }
 
 Status Exchange::upload_seed(const std::vector<float>& flat) {
+  send_events(*upload_client_);
   std::vector<float> values;
   std::vector<std::byte> payload;
   for (std::int32_t p = 0; p < fragments_.count(); ++p) {
@@ -245,7 +292,8 @@ Status Exchange::fetch_inner_state(const diloco::RecoveryTask& task) {
                                      {"donor", head.unit},
                                      {"donor_incarnation", head.incarnation.value},
                                      {"bytes", state.size()}});
-  hub_.deliver_inner_state(task.id, std::move(state));
+  hub_.deliver_inner_state(
+      {task.id, std::move(state), head.unit, head.incarnation, head.local_step});
   return {};
 }
 
@@ -255,7 +303,7 @@ Status Exchange::send_inner_state(http::Client& client, const Donation& donation
   wire::FrameHeader head =
       header(wire::FrameKind::kInnerState, half ? codec::Codec::kBf16 : codec::Codec::kFp32);
   head.fragment = -1;
-  head.local_step = hub_.look([](const diloco::LearnerCore& core) { return core.local_step(); });
+  head.local_step = donation.local_step;
   head.payload_bytes = donation.state.size();
   const auto reply = put_frame(client, "/v1/recovery/" + http::url_encode(donation.id), head,
                                donation.state, timeout);
@@ -265,6 +313,7 @@ Status Exchange::send_inner_state(http::Client& client, const Donation& donation
 }
 
 void Exchange::donate(const Donation& donation) {
+  send_events(*relay_client_);
   const Status sent = send_inner_state(*relay_client_, donation, kTransferTimeout);
   log_.info("inner state donated", {{"relay", donation.id},
                                     {"bytes", donation.state.size()},
@@ -277,8 +326,13 @@ void Exchange::leave_inner_state(const std::string& leave_reply,
   if (!inner_state || !json.is_object()) return;
   const auto id = json.find("innerState");
   if (id == json.end() || !id->is_string()) return;
-  const Donation donation{id->get<std::string>(), inner_state()};
+  const Donation donation{
+      id->get<std::string>(), inner_state(), {}, {}, hub_.look([](const diloco::LearnerCore& core) {
+        return core.local_step();
+      })};
+  hub_.record(diloco::tape::Donate{donation.id});
   const auto client = make_client(seconds(10));
+  send_events(*client);
   const Status sent = send_inner_state(*client, donation, kLeaveTimeout);
   log_.info("inner state left behind", {{"id", donation.id},
                                         {"bytes", donation.state.size()},

@@ -26,6 +26,7 @@ class FakeTrainer final : public Trainer {
     return state_.tensors();
   }
   [[nodiscard]] std::int64_t context_length() const override { return options_.context_length; }
+  [[nodiscard]] Numerics numerics() const override { return {"fake", 1}; }
   void initialise(std::uint64_t seed) override { state_.initialise(seed); }
   [[nodiscard]] Result<StepResult> step(std::span<const std::int32_t> tokens,
                                         double learning_rate) override;

@@ -9,7 +9,9 @@ Hub::Hub(diloco::LearnerConfig config, const FragmentMap& fragments, const Clock
       core_(config, clock.now()),
       bases_(fragments.count()),
       buffers_(static_cast<std::size_t>(config.buffers),
-               std::vector<float>(static_cast<std::size_t>(fragments.largest()))) {}
+               std::vector<float>(static_cast<std::size_t>(fragments.largest()))),
+      unit_(config.who.unit),
+      incarnation_(config.who.incarnation) {}
 
 void Hub::wake() {
   ++generation_;
@@ -102,9 +104,9 @@ bool Hub::has_donation() const {
   return donation_.has_value();
 }
 
-void Hub::deliver_inner_state(std::string id, std::vector<std::byte> state) {
+void Hub::deliver_inner_state(Donation received) {
   const std::lock_guard lock(mutex_);
-  received_ = Donation{std::move(id), std::move(state)};
+  received_ = std::move(received);
   wake();
 }
 
@@ -118,6 +120,24 @@ std::optional<Donation> Hub::take_inner_state() {
 bool Hub::has_inner_state() const {
   const std::lock_guard lock(mutex_);
   return received_.has_value();
+}
+
+void Hub::record(diloco::tape::LearnerEvent event) {
+  const std::lock_guard lock(mutex_);
+  tape_.add(std::move(event));
+}
+
+diloco::tape::Batch Hub::unwritten_events(std::size_t at_most) const {
+  const std::lock_guard lock(mutex_);
+  auto batch = tape_.pending(at_most);
+  batch.unit = unit_;
+  batch.incarnation = incarnation_;
+  return batch;
+}
+
+void Hub::events_written(std::int64_t upto) {
+  const std::lock_guard lock(mutex_);
+  tape_.acknowledged(upto);
 }
 
 void Hub::set_connected(bool connected) {

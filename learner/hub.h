@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/diloco/event_tape.h"
 #include "common/diloco/learner_core.h"
 #include "learner/exit_code.h"
 #include "learner/fragments.h"
@@ -47,6 +48,9 @@ struct HubStatus {  // what the admin port shows
 struct Donation {
   std::string id;
   std::vector<std::byte> state;
+  std::string donor;  // received ones: whose state, and as of which of its steps
+  Incarnation incarnation;
+  LocalStep local_step;
 };
 
 class Hub {
@@ -103,9 +107,15 @@ class Hub {
   void offer_donation(Donation donation);  // training thread; replaces one not yet sent
   [[nodiscard]] std::optional<Donation> take_donation();  // exchange
   [[nodiscard]] bool has_donation() const;
-  void deliver_inner_state(std::string id, std::vector<std::byte> state);  // exchange
-  [[nodiscard]] std::optional<Donation> take_inner_state();                // training thread
+  void deliver_inner_state(Donation received);               // exchange
+  [[nodiscard]] std::optional<Donation> take_inner_state();  // training thread
   [[nodiscard]] bool has_inner_state() const;
+
+  // The event tape (docs/tape.md): the training thread records in the order in which it acts, the
+  // exchange sends.
+  void record(diloco::tape::LearnerEvent event);
+  [[nodiscard]] diloco::tape::Batch unwritten_events(std::size_t at_most) const;
+  void events_written(std::int64_t upto);
 
   void set_connected(bool connected);
   void set_stats(const LoopStats& stats);
@@ -126,6 +136,9 @@ class Hub {
   bool seed_requested_ = false;
   std::optional<std::vector<float>> seed_;
   std::optional<Donation> donation_, received_;
+  std::string unit_;
+  Incarnation incarnation_;
+  diloco::tape::Log tape_;
   bool connected_ = false;
   LoopStats stats_;
 };

@@ -5,6 +5,8 @@
 #include <malloc.h>
 
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <torch/version.h>
 
 #include "common/base/check.h"
 #include "common/base/rng.h"
@@ -42,6 +44,10 @@ class TorchTrainer final : public Trainer {
     return state_.tensors();
   }
   [[nodiscard]] std::int64_t context_length() const override { return model_.context_length; }
+  [[nodiscard]] Numerics numerics() const override {
+    return {std::string("libtorch ") + TORCH_VERSION + " " + at::get_cpu_capability(),
+            at::get_num_threads()};
+  }
   void initialise(std::uint64_t seed) override { state_.initialise(seed); }
   void read(std::span<const std::int32_t> indices, std::span<float> out) const override {
     state_.read(indices, out);
@@ -234,6 +240,11 @@ void set_torch_threads(int threads) {
   ARCH_CHECK(threads >= 1, << threads);
   at::set_num_threads(threads);
   at::set_num_interop_threads(1);
+}
+
+void change_torch_threads(int threads) {
+  ARCH_CHECK(threads >= 1, << threads);
+  at::set_num_threads(threads);
 }
 
 void tune_allocator() {

@@ -14,6 +14,9 @@ namespace archipelago::learner {
 // Threads of one process's tensor work. Call once, first thing, before any other use of libtorch.
 void set_torch_threads(int threads);
 
+// Between two steps, afterwards: for who trains as several processes did (replay).
+void change_torch_threads(int threads);
+
 // Keeps freed activations mapped: without it each step pays page faults for buffers of several MB.
 // Call before training.
 void tune_allocator();

@@ -36,7 +36,29 @@ TrainLoop::TrainLoop(TrainLoopOptions options, const FragmentMap& fragments, Tra
       started_(clock.now()),
       scratch_(static_cast<std::size_t>(fragments.largest())) {}
 
+void TrainLoop::record_start() {
+  diloco::tape::Start start = options_.tape_start;
+  const Numerics numerics = trainer_.numerics();
+  start.kernels = numerics.kernels;
+  start.threads = numerics.threads;
+  hub_.record(std::move(start));
+}
+
+void TrainLoop::record_step(const std::vector<diloco::SequenceRef>& refs,
+                            const diloco::BoundaryPlan& plan, GlobalStep budget,
+                            const StepResult& result) {
+  diloco::tape::Step step;
+  for (const auto& ref : refs) diloco::tape::append_sequence(step.runs, ref.block, ref.index);
+  step.schedule_step = plan.schedule_step;
+  step.budget = budget;
+  step.rate_scale = plan.rate_scale;
+  step.loss = result.loss;
+  step.skipped = result.skipped;
+  hub_.record(std::move(step));
+}
+
 ExitCode TrainLoop::run(const std::stop_token& stop) {
+  record_start();
   diloco::BoundaryPlan plan =
       hub_.with_core([&](auto& core) { return core.paused_boundary(clock_.now()); });
   bool stepping = false;
@@ -111,6 +133,7 @@ std::optional<diloco::BoundaryPlan> TrainLoop::step(const diloco::BoundaryPlan& 
   stats_.gradient_norm = result->gradient_norm;
   stats_.learning_rate = rate;
   log_step(*result);
+  record_step(*refs, plan, budget, *result);
   diloco::LearnerCore::StepDone done;
   done.tokens = result->tokens;
   done.seconds = stats_.step_seconds;
@@ -132,8 +155,13 @@ void TrainLoop::carry_out(const diloco::BoundaryPlan& plan, bool stepping,
         bases.push_back(hub_.bases().applied(p));
     if (i < plan.applies.size()) overwrite(plan.applies[i]);
   }
-  if (plan.donate)
-    hub_.offer_donation({plan.donate->id, trainer_.inner_state(options_.recovery_precision)});
+  if (plan.donate) {
+    hub_.record(diloco::tape::Donate{plan.donate->id});
+    Donation donation{
+        plan.donate->id, trainer_.inner_state(options_.recovery_precision), {}, {}, {}};
+    donation.local_step = hub_.look([](const auto& core) { return core.local_step(); });
+    hub_.offer_donation(std::move(donation));
+  }
   if (stepping) add_cost(begin);
   if (plan.validate) validate(*plan.validate, bases, stop);
 }
@@ -151,6 +179,8 @@ void TrainLoop::take_snapshot(const diloco::SnapshotOrder& order) {
   ARCH_CHECK(base != nullptr, << "base " << order.base << " of fragment " << order.fragment);
   trainer_.read(view.tensors, out);
   subtract_from(*base, out);
+  // Recorded before the exchange may send it: a merged upload's events are on the tape.
+  hub_.record(diloco::tape::Snapshot{order.t, order.fragment, order.attempt, order.base});
   hub_.with_core([&](auto& core) { core.snapshot_taken(order.t); });
 }
 
@@ -158,6 +188,7 @@ void TrainLoop::overwrite(const diloco::ApplyOrder& order) {
   const Base base = hub_.bases().apply(order.fragment, order.version);
   ARCH_CHECK(base != nullptr, << "version " << order.version << " of fragment " << order.fragment
                               << " is not held");
+  hub_.record(diloco::tape::Apply{order.fragment, order.version});
   const FragmentView& view = fragments_[order.fragment];
   if (options_.blend <= 0) return trainer_.write(view.tensors, *base);
   const std::span<float> mixed(scratch_.data(), base->size());
@@ -224,6 +255,7 @@ void TrainLoop::seed_if_asked() {
   if (!hub_.seed_requested() || hub_.look([](const auto& core) { return core.holds_all(); }))
     return;
   trainer_.initialise(options_.init_seed);
+  hub_.record(diloco::tape::Seed{options_.init_seed});
   std::vector<std::int32_t> all(trainer_.tensors().size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
   std::vector<float> flat(static_cast<std::size_t>(fragments_.elements()));
@@ -239,7 +271,11 @@ void TrainLoop::tend_recovery() {
   };
   if (auto received = hub_.take_inner_state()) {
     const Status done = trainer_.restore_inner_state(received->state);
-    if (done) return restored(false);
+    if (done) {
+      hub_.record(diloco::tape::Restore{received->id, received->donor, received->incarnation,
+                                        received->local_step});
+      return restored(false);
+    }
     log_.warn("inner state refused", {{"relay", received->id}, {"error", done.error().message}});
     hub_.with_core([&](auto& core) { core.recovery_failed(received->id); });
     return;
@@ -252,6 +288,7 @@ void TrainLoop::tend_recovery() {
   if (!allowed && !late) return;
   log_.info("starting with fresh moments",
             {{"reason", allowed ? "nobody has inner state" : "no donor in time"}});
+  hub_.record(diloco::tape::Fresh{});
   restored(true);
 }
 

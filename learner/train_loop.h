@@ -30,7 +30,8 @@ struct TrainLoopOptions {
   config::Precision recovery_precision = config::Precision::kBf16;
   Duration recovery_timeout{};  // 0: max(60 s, H x step time)
   std::int32_t interval = 24;
-  std::int64_t log_every = 100;  // steps
+  std::int64_t log_every = 100;    // steps
+  diloco::tape::Start tape_start;  // without what the trainer knows
 };
 
 class TrainLoop {
@@ -55,6 +56,9 @@ class TrainLoop {
   void overwrite(const diloco::ApplyOrder& order);
   void validate(GlobalStep version, const std::vector<Base>& bases, const std::stop_token& stop);
   void tend_recovery();
+  void record_start();
+  void record_step(const std::vector<diloco::SequenceRef>& refs, const diloco::BoundaryPlan& plan,
+                   GlobalStep budget, const StepResult& result);
   void seed_if_asked();
   void publish_stats(const std::string& pause_reason);
   void log_step(const StepResult& result);

@@ -21,6 +21,12 @@ struct StepResult {
   bool skipped = false;      // loss or gradient not finite: parameters and moments unchanged
 };
 
+// What the bits of a step depend on besides its inputs; replay compares it (docs/tape.md).
+struct Numerics {
+  std::string kernels;  // library, version, instructions
+  std::int32_t threads = 1;
+};
+
 struct EvalResult {
   double loss = 0;  // mean nats per token
   std::int64_t tokens = 0;
@@ -32,6 +38,7 @@ class Trainer {
 
   [[nodiscard]] virtual const std::vector<TensorShape>& tensors() const = 0;
   [[nodiscard]] virtual std::int64_t context_length() const = 0;
+  [[nodiscard]] virtual Numerics numerics() const = 0;
   // Initial parameters, a function of the seed alone; moments fresh.
   virtual void initialise(std::uint64_t seed) = 0;
 

@@ -19,11 +19,13 @@ Error stopping() { return {ErrorKind::kUnavailable, "the outer optimizer is stop
 }  // namespace
 
 CoreEngine::CoreEngine(const DaemonOptions& options, std::optional<diloco::SyncerState> recovered,
-                       StoreThread& store, UploadTable& uploads, DaemonMetrics& metrics, Logger log)
+                       StoreThread& store, UploadTable& uploads, DaemonMetrics& metrics,
+                       TapeLog& tape, Logger log)
     : options_(options),
       store_(store),
       uploads_(uploads),
       metrics_(metrics),
+      tape_(tape),
       log_(std::move(log)),
       core_(options.core, store.store().epoch(), std::move(recovered), clock_.now()) {
   const Store& s = store.store();

@@ -26,6 +26,7 @@
 #include "outer-optimizer/metrics.h"
 #include "outer-optimizer/options.h"
 #include "outer-optimizer/store_thread.h"
+#include "outer-optimizer/tape_log.h"
 #include "outer-optimizer/upload_table.h"
 
 namespace archipelago::outer {
@@ -43,7 +44,8 @@ struct LayoutView {
 class CoreEngine {
  public:
   CoreEngine(const DaemonOptions& options, std::optional<diloco::SyncerState> recovered,
-             StoreThread& store, UploadTable& uploads, DaemonMetrics& metrics, Logger log);
+             StoreThread& store, UploadTable& uploads, DaemonMetrics& metrics, TapeLog& tape,
+             Logger log);
   ~CoreEngine();
   CoreEngine(const CoreEngine&) = delete;
   CoreEngine& operator=(const CoreEngine&) = delete;
@@ -116,8 +118,8 @@ class CoreEngine {
   void start_merge(diloco::StartMerge merge);
   void post_merge(const std::shared_ptr<MergeJob>& job);
   void merged(const std::shared_ptr<MergeJob>& job, const MergeReport& report, TimePoint now);
-  void write_tape_line(const MergeJob& job, const MergeReport& report, std::uint64_t published_xxh3,
-                       const diloco::StatusDocument& status);
+  void write_metrics_line(const MergeJob& job, const MergeReport& report,
+                          std::uint64_t published_xxh3, const diloco::StatusDocument& status);
   void checkpoint_if_due(GlobalStep t);
   void checkpoint_ended(const CheckpointResult& result);
   void seed_staged(const diloco::UnitKey& who, FragmentId fragment, TimePoint now, Release done);
@@ -134,6 +136,7 @@ class CoreEngine {
   StoreThread& store_;
   UploadTable& uploads_;
   DaemonMetrics& metrics_;
+  TapeLog& tape_;
   Logger log_;
   SystemClock clock_;
   diloco::SyncerCore core_;

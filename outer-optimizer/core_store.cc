@@ -26,7 +26,29 @@ Status wait_for(std::future<Status> answer) {
   }
 }
 
+diloco::tape::Round tape_round(const MergeJob& job, const OuterRules& rules) {
+  diloco::tape::Round round;
+  round.t = job.t;
+  round.fragment = job.fragment;
+  round.rules = {rules.step.learning_rate, rules.step.momentum, rules.step.nesterov, rules.radial,
+                 std::string(codec::name(rules.downlink))};
+  for (const auto& member : job.members)
+    round.members.push_back({member.unit, member.incarnation, member.attempt,
+                             member.upload->counters.tokens, member.upload->counters.steps});
+  return round;
+}
+
 }  // namespace
+
+void record_published(const Store& store, GlobalStep version, TapeLog& tape) {
+  const auto versions = store.versions();
+  for (std::size_t i = 0; i < versions.size(); ++i) {
+    const FragmentId p(static_cast<std::int32_t>(i));
+    if (versions[i] < version || tape.knows(versions[i], p.value)) continue;
+    if (const auto published = store.published_digest(p))
+      tape.published(published->version, p.value, published->xxh3);
+  }
+}
 
 Status CoreEngine::put_layout(diloco::Layout layout, Assets assets) {
   auto promise = std::make_shared<std::promise<Status>>();
@@ -110,6 +132,7 @@ void CoreEngine::seed_staged(const diloco::UnitKey& who, FragmentId fragment, Ti
 void CoreEngine::commit_seed() {
   const bool posted = store_.post([this, state = wire::encode(core_.state())](Store& store) {
     Status status = store.commit_seed(GlobalStep(0), state);
+    if (status) record_published(store, GlobalStep(0), tape_);
     post_internal([this, status = std::move(status)](TimePoint) {
       if (status) {
         frames_ready_ = true;
@@ -140,7 +163,8 @@ void CoreEngine::start_merge(diloco::StartMerge merge) {
       continue;
     }
     job->bytes_up += upload->bytes;
-    job->members.push_back({member.key.who.unit, std::move(upload)});
+    job->members.push_back(
+        {member.key.who.unit, std::move(upload), member.key.who.incarnation, member.key.attempt});
   }
   for (const auto& key : merge.excluded) {
     if (const UploadPtr upload = uploads_.find(key)) job->bytes_up += upload->bytes;
@@ -152,17 +176,21 @@ void CoreEngine::start_merge(diloco::StartMerge merge) {
 
 void CoreEngine::post_merge(const std::shared_ptr<MergeJob>& job) {
   const bool posted = store_.post([this, job](Store& store) {
+    // First the tape: no round is committed that is not on it.
+    if (job->fragment != diloco::kNoFragment) tape_.round(tape_round(*job, options_.store.rules));
     const auto report = std::make_shared<MergeReport>(run_merge(store, *job));
     post_internal([this, job, report](TimePoint now) { merged(job, *report, now); });
     if (!report->status) return;
     // The digest is a pass over the fragment that no learner needs to wait for.
     std::uint64_t digest = 0;
     if (job->fragment != diloco::kNoFragment) {
-      if (const auto published = store.published_digest(FragmentId(job->fragment)))
+      if (const auto published = store.published_digest(FragmentId(job->fragment))) {
         digest = published->xxh3;
+        tape_.published(job->t, job->fragment, digest);
+      }
     }
     post_internal([this, job, report, digest](TimePoint now) {
-      write_tape_line(*job, *report, digest, core_.status(now));
+      write_metrics_line(*job, *report, digest, core_.status(now));
     });
   });
   if (!posted) fatal({ErrorKind::kInternal, "the store takes no more work"});
@@ -198,10 +226,10 @@ void CoreEngine::merged(const std::shared_ptr<MergeJob>& job, const MergeReport&
   drain(now);
 }
 
-// The event tape and the figures of a run in one: a line for each global step (protocol.md §10).
-void CoreEngine::write_tape_line(const MergeJob& job, const MergeReport& report,
-                                 std::uint64_t published_xxh3,
-                                 const diloco::StatusDocument& status) {
+// The figures of a run: a line for each global step.
+void CoreEngine::write_metrics_line(const MergeJob& job, const MergeReport& report,
+                                    std::uint64_t published_xxh3,
+                                    const diloco::StatusDocument& status) {
   nlohmann::json line{{"t", job.t.value},
                       {"time", format_wall(clock_.wall())},
                       {"fragment", job.fragment},
@@ -300,6 +328,11 @@ void CoreEngine::publish_final(GlobalStep version) {
   state.final_published = true;
   const bool posted = store_.post([this, version, text = wire::encode(state)](Store& store) {
     Status status = store.publish_final(version, text);
+    if (status) {
+      tape_.final_version(version);
+      record_published(store, version, tape_);
+      tape_.flush();
+    }
     post_internal([this, version, status = std::move(status)](TimePoint now) {
       if (status) {
         core_.final_published(now);

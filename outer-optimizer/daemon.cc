@@ -96,8 +96,13 @@ Status Daemon::open() {
   ARCH_TRY(relays_, RelaySpool::open(options_.flags.data_dir / "recovery"));
   ARCH_TRY_VOID(metrics_.open_tape(options_.flags.data_dir / "metrics.jsonl"));
   const RecoveryReport report = store_->store().recovery();
+  tape_ = std::make_unique<TapeLog>(options_.flags.data_dir / "tape", options_.flags.run_id,
+                                    log_.named("tape"));
+  tape_->opened({store_->store().epoch(), options_.resolved});
+  // A process that dies between commit and digest leaves the digest to the next one.
+  record_published(store_->store(), GlobalStep(0), *tape_);
   engine_ = std::make_unique<CoreEngine>(options_, std::move(state), *store_, uploads_, metrics_,
-                                         log_.named("core"));
+                                         *tape_, log_.named("core"));
   engine_->note_recovery(report);
   engine_->inner_state_kept(relays_->left_behind());
   return {};
@@ -108,7 +113,7 @@ Status Daemon::serve() {
   models_ =
       std::make_unique<ModelFiles>(options_.flags.data_dir, [this] { return engine_->finished(); });
   services_ = std::unique_ptr<Services>(new Services{options_, *engine_, *store_, uploads_,
-                                                     *relays_, metrics_, *models_, run_id,
+                                                     *relays_, metrics_, *tape_, *models_, run_id,
                                                      log_.named("routes"), ready_});
   http::ServerOptions learners;
   learners.listen = options_.flags.listen;
@@ -179,6 +184,7 @@ void Daemon::stop() {
   // nowhere.
   if (engine_) engine_->stop();
   if (store_) store_->stop();
+  if (tape_) tape_->flush();
   if (admin_) admin_->stop();
 }
 

@@ -49,6 +49,7 @@ class Daemon {
   DaemonMetrics metrics_;
   std::unique_ptr<RelaySpool> relays_;
   std::unique_ptr<StoreThread> store_;
+  std::unique_ptr<TapeLog> tape_;
   std::unique_ptr<CoreEngine> engine_;
   std::unique_ptr<ModelFiles> models_;
   std::unique_ptr<Services> services_;

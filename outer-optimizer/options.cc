@@ -4,6 +4,8 @@
 #include <cmath>
 #include <thread>
 
+#include <nlohmann/json.hpp>
+
 #include "common/config/parse.h"
 
 namespace archipelago::outer {
@@ -80,6 +82,7 @@ Result<DaemonOptions> make_options(const Flags& flags, const config::DecoupledTr
   out.uplink = codec_of(spec.sync.uplink);
   out.linger = seconds(spec.outer_optimizer.finished_linger_seconds);
   out.checkpoint_every = spec.outer_optimizer.checkpoint.every_steps;
+  out.resolved = config::to_json(training).dump();
   out.adopt = spec.outer_optimizer.storage.adopt;
   out.store.folder = flags.data_dir;
   out.store.run_id = flags.run_id;

@@ -40,6 +40,7 @@ struct DaemonOptions {
   codec::Codec uplink = codec::Codec::kInt4;
   Duration linger = std::chrono::seconds(600);
   std::int64_t checkpoint_every = 100;
+  std::string resolved;  // the whole DecoupledTraining as JSON, for the event tape
 };
 
 // kRefused: a setting that this build does not have; names the field, what was given and what is

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/wire/messages_json.h"
+#include "common/wire/tape_file.h"
 
 namespace archipelago::outer {
 namespace {
@@ -90,6 +91,17 @@ http::Reply get_relay(Services& services, const http::Request& request) {
   return http::Reply::bytes({std::move(*bytes)});
 }
 
+http::Reply post_events(Services& services, const http::Request& request) {
+  const auto who = sender_of(request);
+  if (!who) return reply_of(services, who.error());
+  if (!*who)
+    return reply_of(services, {ErrorKind::kInvalid, "X-Archipelago-Unit: the sender is missing"});
+  if (auto known = services.engine.known(**who); !known) return reply_of(services, known.error());
+  const auto written = take_events(services, **who, std::as_bytes(std::span(request.body)), true);
+  if (!written) return reply_of(services, written.error());
+  return http::Reply::json(nlohmann::json{{"tape", *written}}.dump());
+}
+
 std::uint64_t relay_limit(const Services& services) {
   const auto layout = services.engine.layout();
   if (layout == nullptr) return 0;
@@ -102,6 +114,16 @@ std::uint64_t relay_limit(const Services& services) {
 http::Reply reply_of(const Services& services, const Error& error, std::string_view expected) {
   return http::error_reply(error, expected,
                            "committed " + std::to_string(services.engine.committed().value));
+}
+
+Result<std::int64_t> take_events(Services& services, const diloco::UnitKey& who,
+                                 std::span<const std::byte> bytes, bool now) {
+  ARCH_TRY(const auto record, wire::decode_tape_record(bytes));
+  const auto* batch = std::get_if<diloco::tape::Batch>(&record);
+  if (batch == nullptr || batch->unit != who.unit || batch->incarnation != who.incarnation ||
+      batch->from < 0)
+    return fail(ErrorKind::kInvalid, "tape: events of " + who.unit + " are expected");
+  return services.tape.events(*batch, now);
 }
 
 Result<std::optional<diloco::UnitKey>> sender_of(const http::Request& request) {
@@ -139,6 +161,9 @@ void add_learner_routes(http::Server& server, Services& s) {
         return reply_of_result(s, s.engine.progress(*report));
       },
       wire::kMaxMessageBytes);
+  server.route(
+      "POST", "/v1/tape", [&s](const http::Request& request) { return post_events(s, request); },
+      wire::kMaxTapeBatch, "application/octet-stream");
   server.route(
       "POST", "/v1/leave",
       [&s](const http::Request& request) {

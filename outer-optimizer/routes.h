@@ -14,6 +14,9 @@
 //   GET  /v1/fragments/{p}?have=V  one frame, kDelta or kKeyframe; 204 when nothing is newer than V
 //                               (-1: holds nothing)
 //   PUT, GET /v1/recovery/{id}  inner state through the spool; 404 until it is complete
+//   POST /v1/tape               one wire::encode_tape_record(Batch) of the sender -> {"tape": n}:
+//                               events below n are written (docs/tape.md). An upload may bring it
+//                               as X-Archipelago-Tape; then the receipt has "tape"
 //   PUT  /v1/settings           wire::parse_settings -> the settings in force
 //   GET  /v1/status             wire::encode(StatusDocument)
 //   GET  /v1/model, /v1/model/{file}?step=S  file names, a file: model_files.h; on the admin port
@@ -43,6 +46,7 @@ struct Services {
   UploadTable& uploads;
   RelaySpool& relays;
   DaemonMetrics& metrics;
+  TapeLog& tape;
   ModelFiles& models;
   wire::Bytes16 run_id_bytes;
   Logger log;
@@ -57,6 +61,9 @@ void add_admin_routes(http::Server& server, Services& services, const http::Serv
 // An Error as a reply, with where the run stands as `current`.
 [[nodiscard]] http::Reply reply_of(const Services& services, const Error& error,
                                    std::string_view expected = {});
+// A batch of the event tape; `who` must be the one it names.
+[[nodiscard]] Result<std::int64_t> take_events(Services& services, const diloco::UnitKey& who,
+                                               std::span<const std::byte> bytes, bool now);
 // The sender named in the X-Archipelago-* headers; nullopt without them.
 [[nodiscard]] Result<std::optional<diloco::UnitKey>> sender_of(const http::Request& request);
 

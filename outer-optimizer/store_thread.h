@@ -23,6 +23,8 @@ struct MergeJob {
   struct Member {
     std::string unit;
     UploadPtr upload;
+    Incarnation incarnation;
+    std::int32_t attempt = 1;
   };
   std::vector<Member> members;  // in order of unit name
   std::vector<std::string> excluded;

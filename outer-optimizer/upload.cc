@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/wire/frame.h"
+#include "common/wire/tape_file.h"
 #include "outer-optimizer/routes.h"
 #include "outer-optimizer/store/payload.h"
 
@@ -115,8 +116,23 @@ void skip_rest(http::BodyReader& body) {
   (void)body.read_exact(waste);
 }
 
-http::Reply receipt(std::int64_t t, std::int32_t attempt) {
-  return http::Reply::json(nlohmann::json{{"t", t}, {"attempt", attempt}}.dump());
+http::Reply receipt(std::int64_t t, std::int32_t attempt, std::optional<std::int64_t> tape = {}) {
+  nlohmann::json json{{"t", t}, {"attempt", attempt}};
+  if (tape) json["tape"] = *tape;
+  return http::Reply::json(json.dump());
+}
+
+// Taken before the upload is complete: a round that merges it is written behind them.
+std::optional<std::int64_t> take_upload_events(Services& s, const http::Request& request,
+                                               const diloco::UnitKey& who) {
+  const std::string_view text = request.header("x-archipelago-tape");
+  if (text.empty()) return std::nullopt;
+  const auto bytes = wire::parse_tape_header(text);
+  const auto written =
+      bytes ? take_events(s, who, *bytes, false) : Result<std::int64_t>(fail(bytes.error()));
+  if (written) return *written;
+  s.log.warn("events not taken", {{"unit", who.unit}, {"why", written.error().message}});
+  return std::nullopt;
 }
 
 Result<http::Reply> take_seed(Services& s, const LayoutView& layout,
@@ -153,7 +169,8 @@ Result<std::int32_t> take_payload(Services& s, const LayoutView& layout,
 }
 
 Result<http::Reply> take_upload(Services& s, const LayoutView& layout,
-                                const wire::FrameHeader& header, http::BodyReader& body) {
+                                const wire::FrameHeader& header, const http::Request& request,
+                                http::BodyReader& body) {
   const diloco::UploadKey key = key_of(header);
   ARCH_TRY(const auto verdict,
            s.engine.upload_started(key, header.fragment, header.base, body.size()));
@@ -162,13 +179,14 @@ Result<http::Reply> take_upload(Services& s, const LayoutView& layout,
     skip_rest(body);
     return receipt(header.t.value, header.attempt);
   }
+  const auto written = take_upload_events(s, request, key.who);
   auto attempt = take_payload(s, layout, header, body);
   if (!attempt) {
     s.engine.upload_aborted(key);
     return fail(attempt.error());
   }
   s.metrics.upload("accepted");
-  return receipt(header.t.value, *attempt);
+  return receipt(header.t.value, *attempt, written);
 }
 
 http::Reply put_upload(Services& s, const http::Request& request, http::BodyReader& body) {
@@ -179,7 +197,8 @@ http::Reply put_upload(Services& s, const http::Request& request, http::BodyRead
     ARCH_TRY(const auto header,
              read_header(body, std::max(layout->max_seed_payload, layout->max_upload_payload)));
     ARCH_TRY_VOID(check_header(s, *layout, header, t));
-    return t == 0 ? take_seed(s, *layout, header, body) : take_upload(s, *layout, header, body);
+    return t == 0 ? take_seed(s, *layout, header, body)
+                  : take_upload(s, *layout, header, request, body);
   };
   auto reply = work();
   if (reply) return std::move(*reply);

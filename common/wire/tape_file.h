@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/files.h"
@@ -19,13 +20,19 @@
 namespace archipelago::wire {
 
 inline constexpr std::uint32_t kTapeVersion = 1;
-inline constexpr std::size_t kMaxTapeBlock = std::size_t{4} << 20;  // raw bytes of a block
-inline constexpr std::size_t kMaxTapeBatch = std::size_t{1} << 20;  // bytes of POST /v1/tape
+inline constexpr std::size_t kMaxTapeBlock = std::size_t{4} << 20;   // raw bytes of a block
+inline constexpr std::size_t kMaxTapeBatch = std::size_t{64} << 10;  // bytes of POST /v1/tape
+inline constexpr std::size_t kMaxTapeHeader = std::size_t{3} << 10;  // of X-Archipelago-Tape, raw
 
 // One record, and back. The reader wants the whole span to be that record; kCorrupt says where in
 // it.
 [[nodiscard]] std::vector<std::byte> encode_tape_record(const diloco::tape::Record& record);
 [[nodiscard]] Result<diloco::tape::Record> decode_tape_record(std::span<const std::byte> bytes);
+
+// Records in a header line: lower-case hexadecimal. kInvalid: anything else, or longer than
+// kMaxTapeHeader.
+[[nodiscard]] std::string tape_header_text(std::span<const std::byte> bytes);
+[[nodiscard]] Result<std::vector<std::byte>> parse_tape_header(std::string_view text);
 
 struct TapeScan {
   std::string run_id;

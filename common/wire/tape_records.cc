@@ -1,6 +1,7 @@
 // Records of the event tape to bytes and back: a kind byte, then fields in order. Integers are
 // LEB128, signed ones zigzagged; floats are their bits; texts a length and bytes.
 #include <bit>
+#include <charconv>
 #include <type_traits>
 
 #include "common/wire/byte_io.h"
@@ -351,6 +352,35 @@ Result<tape::Record> decode_tape_record(std::span<const std::byte> bytes) {
   if (reader.good() && reader.done()) return record;
   return fail(ErrorKind::kCorrupt, "tape record: malformed at byte " + std::to_string(reader.at()) +
                                        " of " + std::to_string(bytes.size()));
+}
+
+std::string tape_header_text(std::span<const std::byte> bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte byte : bytes) {
+    text.push_back(kDigits[std::to_integer<std::size_t>(byte >> 4)]);
+    text.push_back(kDigits[std::to_integer<std::size_t>(byte & std::byte{15})]);
+  }
+  return text;
+}
+
+Result<std::vector<std::byte>> parse_tape_header(std::string_view text) {
+  if (text.size() % 2 != 0 || text.size() > 2 * kMaxTapeHeader)
+    return fail(ErrorKind::kInvalid, "X-Archipelago-Tape: " + std::to_string(text.size()) +
+                                         " digits given, an even number up to " +
+                                         std::to_string(2 * kMaxTapeHeader) + " is allowed");
+  std::vector<std::byte> bytes(text.size() / 2);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const char* const begin = text.data() + 2 * i;
+    unsigned value = 0;
+    const auto [end, error] = std::from_chars(begin, begin + 2, value, 16);
+    if (error != std::errc{} || end != begin + 2)
+      return fail(ErrorKind::kInvalid,
+                  "X-Archipelago-Tape: no hexadecimal digits at " + std::to_string(2 * i));
+    bytes[i] = static_cast<std::byte>(value);
+  }
+  return bytes;
 }
 
 }  // namespace archipelago::wire

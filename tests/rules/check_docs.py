@@ -7,7 +7,7 @@ import sys
 
 SKIPPED = ("build", "archipelago-run", "runs", "data", ".git", ".cache")
 # Folders whose paths are named in back-ticks. What a run makes (logs/, model/, ...) is not here.
-ROOTS = ("bench", "cli", "cmake", "common", "docs", "examples", "learner", "operator", "outer-optimizer", "simulator", "tests",
+ROOTS = ("bench", "cli", "cmake", "common", "docs", "examples", "learner", "operator", "outer-optimizer", "replay", "simulator", "tests",
          "third_party", ".ci")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`((?:[^`\n]|\n(?!\n))+)`")  # a span may go on in the next line, not in the next paragraph

@@ -18,6 +18,7 @@ ALLOWED = {
     "simulator": {"common/base", "common/diloco", "common/config"},
     "outer-optimizer": {"common/" + r for r in COMMON},
     "learner": {"common/" + r for r in COMMON},
+    "replay": {"learner", "outer-optimizer"} | {"common/" + r for r in COMMON - {"http"}},
     "operator": {"common/base", "common/config", "common/http", "common/wire", "common/diloco"},
     "cli": {"operator", "simulator"} | {"common/" + r for r in COMMON},
 }
