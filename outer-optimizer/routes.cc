@@ -12,6 +12,7 @@ namespace archipelago::outer {
 namespace {
 
 constexpr Duration kRelayWait = std::chrono::seconds(2);
+constexpr std::int64_t kMaxEvents = std::int64_t{1} << 48;  // of one incarnation
 constexpr Duration kRelayAge = std::chrono::minutes(10);
 
 template <class T>
@@ -121,7 +122,7 @@ Result<std::int64_t> take_events(Services& services, const diloco::UnitKey& who,
   ARCH_TRY(const auto record, wire::decode_tape_record(bytes));
   const auto* batch = std::get_if<diloco::tape::Batch>(&record);
   if (batch == nullptr || batch->unit != who.unit || batch->incarnation != who.incarnation ||
-      batch->from < 0)
+      batch->from < 0 || batch->from > kMaxEvents)
     return fail(ErrorKind::kInvalid, "tape: events of " + who.unit + " are expected");
   return services.tape.events(*batch, now);
 }

@@ -51,10 +51,8 @@ void TapeLog::trouble(const Error& error) {
 void TapeLog::add(tape::Record record) {
   if (!writer_) return;
   static_cast<void>(keep(record));
-  if (const auto* batch = std::get_if<tape::Batch>(&record))
-    pending_events_ += batch->events.size();
   pending_.push_back(std::move(record));
-  if (pending_events_ + pending_.size() > kMaxPendingEvents) write();
+  if (pending_.size() >= kMaxPending) write();
 }
 
 void TapeLog::write() {
@@ -68,7 +66,6 @@ void TapeLog::write() {
                                                               std::to_string(kFreeBytesLeft >> 20) +
                                                               " MiB are the journal's");
   pending_.clear();
-  pending_events_ = 0;
   if (written) {
     written_ = seen_;
     told_ = false;

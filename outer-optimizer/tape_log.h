@@ -23,7 +23,8 @@ namespace archipelago::outer {
 
 class TapeLog {
  public:
-  static constexpr std::size_t kMaxPendingEvents = 4096;
+  // A batch of events is at most wire::kMaxTapeBatch, so these fit a block.
+  static constexpr std::size_t kMaxPending = 48;
   static constexpr std::uint64_t kFreeBytesLeft = std::uint64_t{64} << 20;  // for the journal
 
   // A file that is damaged or of another run is set aside under another name.
@@ -52,7 +53,6 @@ class TapeLog {
   mutable std::mutex mutex_;
   std::optional<wire::TapeWriter> writer_;
   std::vector<diloco::tape::Record> pending_;
-  std::size_t pending_events_ = 0;
   diloco::tape::Cursors seen_, written_;
   std::map<std::int32_t, GlobalStep> published_;  // newest by fragment, pending ones included
   bool told_ = false;
