@@ -46,16 +46,13 @@ std::string query_of(long long step) { return step < 0 ? "" : "?step=" + std::to
 
 Result<std::vector<std::string>> list_files(KubeSession& session, const op::ObjectKey& pod,
                                             long long step) {
-  std::string text;
-  const http::Sink take = [&](std::span<const std::byte> bytes) -> Status {
-    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    return {};
-  };
   op::StreamOptions options;
   options.idle = kIdle;
   options.max_bytes = 1U << 20;
-  ARCH_TRY_VOID(session.client().stream(
-      op::kube::pod_proxy_get(pod, op::kAdminPort, "/v1/model" + query_of(step)), take, options));
+  ARCH_TRY(
+      const std::string text,
+      session.client().stream_text(
+          op::kube::pod_proxy_get(pod, op::kAdminPort, "/v1/model" + query_of(step)), options));
   const json names = json::parse(text, nullptr, false);
   std::vector<std::string> out;
   if (names.is_array())

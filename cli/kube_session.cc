@@ -3,13 +3,12 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/kube_commands.h"
+#include "common/base/version.h"
 #include "operator/api/labels.h"
 #include "operator/kube/kube_config.h"
 
 namespace archipelago::cli {
 namespace {
-
-constexpr char kVersion[] = "0.1.0";
 
 std::int64_t incarnation_of(const op::Object& pod) {
   return std::strtoll(pod.label(op::kLabelIncarnation).c_str(), nullptr, 10);
@@ -30,7 +29,7 @@ Result<std::unique_ptr<KubeSession>> KubeSession::open(const KubeArguments& argu
   ARCH_TRY(op::KubeAccess access, op::load_kube_access(arguments.kubeconfig, arguments.context));
   session->name_space_ = arguments.name_space.empty() ? access.name_space : arguments.name_space;
   op::KubeClientOptions options;
-  options.user_agent = std::string("archipelago/") + kVersion;
+  options.user_agent = "archipelago/" + version();
   options.call_timeout = seconds(15);
   ARCH_TRY(session->client_,
            op::KubeClient::open(std::move(access), options, session->clock_, Logger::null()));

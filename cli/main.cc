@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/kube_commands.h"
+#include "common/base/version.h"
 
 namespace archipelago::cli {
 namespace {
@@ -142,7 +143,7 @@ int dispatch(int argc, char** argv, SignalWaiter& signals) {
   if (std::filesystem::path(argv[0]).filename() == "kubectl-archipelago")
     app.name("kubectl archipelago");
   app.require_subcommand(1);
-  app.set_version_flag("--version", "archipelago 0.1.0");
+  app.set_version_flag("--version", "archipelago " + version());
 
   RunArguments run;
   CLI::App* run_app = add_run(app, run);

@@ -36,6 +36,7 @@ inline constexpr std::size_t kMaxListedBlocks = 4096;
 [[nodiscard]] Result<diloco::SyncerState> parse_state(std::string_view text);
 [[nodiscard]] Result<diloco::UnitKey> parse_unit_key(std::string_view text);
 // PUT /v1/settings. kInvalid: no JSON object; kRefused: a field that is missing, of the wrong type
+// Of another version, too: only the phase, and the names in lists, must be there.
 // or not allowed.
 [[nodiscard]] Result<diloco::LiveSettings> parse_settings(std::string_view text);
 [[nodiscard]] std::string encode(const diloco::LiveSettings& settings);

@@ -72,13 +72,13 @@ void read_numbers(Fields& fields, const char* key, std::vector<double>& out) {
 
 void read_unit(Fields& fields, UnitStatus& u) {
   fields.text("name", u.name, 63);
-  fields.text("datacenter", u.datacenter, 63);
-  fields.text("phase", u.phase, 63);
-  fields.id("incarnation", u.incarnation, 0);
-  fields.id("localStep", u.local_step, 0);
-  fields.integer("tokens", u.tokens, 0, INT64_MAX);
-  fields.integer("steps", u.steps, 0, INT64_MAX);
-  fields.integer("mergedRounds", u.merged_rounds, 0, INT64_MAX);
+  fields.text("datacenter", u.datacenter, 63, false);
+  fields.text("phase", u.phase, 63, false);
+  fields.id("incarnation", u.incarnation, 0, false);
+  fields.id("localStep", u.local_step, 0, false);
+  fields.integer("tokens", u.tokens, 0, INT64_MAX, false);
+  fields.integer("steps", u.steps, 0, INT64_MAX, false);
+  fields.integer("mergedRounds", u.merged_rounds, 0, INT64_MAX, false);
   read_numbers(fields, "recoverySeconds", u.recovery_seconds);
   fields.number("stepSeconds", u.step_seconds);
   fields.number("stepSecondsTotal", u.seconds_in_steps);
@@ -249,8 +249,8 @@ void read_status_lists(Fields& fields, StatusDocument& m) {
     Fields inner(e, "status.conditions[]");
     inner.text("type", c.type, 128);
     inner.text("status", c.status, 16);
-    inner.text("reason", c.reason, 128);
-    inner.text("message", c.message, 4096);
+    inner.text("reason", c.reason, 128, false);
+    inner.text("message", c.message, 4096, false);
     fields.nested(inner);
     m.conditions.push_back(c);
   });
@@ -277,22 +277,23 @@ Result<StatusDocument> parse_status(std::string_view text) {
   StatusDocument m;
   Fields fields(json, "status");
   fields.text("phase", m.phase, 32);
-  fields.text("runId", m.run_id, 128);
-  fields.integer("epoch", m.epoch, 0, INT64_MAX);
-  fields.id("globalStep", m.global_step, 0);
-  fields.id("budget", m.budget, 0);
-  fields.integer("tokens", m.tokens, 0, INT64_MAX);
+  fields.text("runId", m.run_id, 128, false);
+  fields.integer("epoch", m.epoch, 0, INT64_MAX, false);
+  fields.id("globalStep", m.global_step, 0, false);
+  fields.id("budget", m.budget, 0, false);
+  fields.integer("tokens", m.tokens, 0, INT64_MAX, false);
   fields.id("validationStep", m.validation_step, 0, false);
-  fields.integer("bytesUp", m.bytes_up, 0, INT64_MAX);
-  fields.integer("bytesDown", m.bytes_down, 0, INT64_MAX);
-  fields.id("lastCheckpointStep", m.last_checkpoint_step, 0);
-  fields.integer("rounds", m.rounds, 0, INT64_MAX);
+  fields.integer("bytesUp", m.bytes_up, 0, INT64_MAX, false);
+  fields.integer("bytesDown", m.bytes_down, 0, INT64_MAX, false);
+  fields.id("lastCheckpointStep", m.last_checkpoint_step, 0, false);
+  fields.integer("rounds", m.rounds, 0, INT64_MAX, false);
   fields.text("lastDecision", m.last_decision, 4096, false);
   fields.number("loss", m.loss);
   fields.number("validationLoss", m.validation_loss);
   fields.number("mergedFraction", m.merged_fraction);
   fields.number("mergedTokens", m.merged_tokens);
   fields.number("meanParticipants", m.mean_participants);
+  fields.integer("settingsGeneration", m.settings.generation, 0, INT64_MAX, false);
   if (const Json* settings = fields.find("settings", false)) {
     Fields inner(*settings, "status.settings");
     read_settings(inner, m.settings);

@@ -1,12 +1,13 @@
 #pragma once
-// The outer optimizer's status document (GET /statusz on its admin port), read tolerantly: it comes
-// from a peer.
+// What the operator takes of the outer optimizer's status document (GET /statusz on its admin
+// port), which common/wire reads.
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
+#include "common/base/result.h"
 
 namespace archipelago::op {
 
@@ -62,7 +63,7 @@ struct OuterStatus {
   [[nodiscard]] std::int64_t highest(const std::string& name) const;  // 0 when unknown
 };
 
-// nullopt when it is no object or has no phase of the known ones.
-[[nodiscard]] std::optional<OuterStatus> parse_outer_status(const nlohmann::json& document);
+// kInvalid names the field that has another type or is out of range, or a phase that is unknown.
+[[nodiscard]] Result<OuterStatus> read_outer_status(std::string_view text);
 
 }  // namespace archipelago::op

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/version.h"
 #include "operator/app/proxied_status_source.h"
 #include "operator/kube/kube_config.h"
 #include "operator/runtime/http_status_source.h"
@@ -10,7 +11,6 @@ namespace archipelago::op {
 namespace {
 
 constexpr Duration kAskAgain = seconds(3);  // for a resource that isn't served yet
-constexpr char kVersion[] = "0.1.0";
 
 // With every worker in a call, the lists of the reflectors and the poller still find a connection.
 int connections(const OperatorOptions& options) { return options.controller.workers + 8; }
@@ -55,7 +55,7 @@ Status OperatorDaemon::open() {
   const std::string own_namespace = access.name_space;
   log_.info("API server", {{"url", access.url()}, {"from", access.origin}});
   KubeClientOptions client;
-  client.user_agent = std::string("archipelago-operator/") + kVersion;
+  client.user_agent = "archipelago-operator/" + version();
   client.qps = flags.api_qps;
   client.burst = flags.api_burst;
   client.connections = connections(options_);
@@ -70,12 +70,8 @@ Status OperatorDaemon::open() {
   else
     source_ = std::make_unique<HttpStatusSource>(options_.outer_address);
   if (flags.leader_elect) {
-    LeaderOptions leader;
-    leader.name = flags.lease_name;
-    leader.name_space = flags.lease_namespace.empty() ? own_namespace : flags.lease_namespace;
-    leader.lease = seconds(flags.lease_seconds);
-    leader.renew_deadline = seconds(flags.renew_deadline_seconds);
-    leader.retry = seconds(flags.retry_seconds);
+    LeaderOptions leader = options_.leader;
+    if (leader.name_space.empty()) leader.name_space = own_namespace;
     ARCH_TRY_VOID(check_leader_options(leader));
     elector_ = std::make_unique<LeaderElector>(
         *client_, boot_clock_, gate_, log_.named("leader"), leader,
@@ -143,7 +139,6 @@ void OperatorDaemon::work(const std::stop_token& stop) {
   std::lock_guard lock(mutex_);
   if (stop_requested_ || lost_) return;
   controller_->start();
-  running_ = true;
 }
 
 void OperatorDaemon::lost(const std::string& why) {

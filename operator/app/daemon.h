@@ -76,7 +76,6 @@ class OperatorDaemon {
   std::condition_variable_any changed_;
   OperatorStage stage_ = OperatorStage::kDiscovering;
   std::string discovery_ = "asking the API server";
-  bool running_ = false;  // the controller was started
   bool stop_requested_ = false;
   bool lost_ = false;
   bool stopped_ = false;

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/base/signals.h"
+#include "common/base/version.h"
 #include "operator/app/daemon.h"
 
 namespace archipelago::op {
@@ -76,7 +77,7 @@ int main(int argc, char** argv) {
   ::mallopt(M_ARENA_MAX, 2);
   archipelago::op::OperatorFlags flags;
   CLI::App app{"Operator of DecoupledTraining resources"};
-  app.set_version_flag("--version", "archipelago-operator 0.1.0");
+  app.set_version_flag("--version", "archipelago-operator " + archipelago::version());
   archipelago::op::add_api_flags(app, flags);
   archipelago::op::add_run_flags(app, flags);
   try {

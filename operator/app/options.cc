@@ -31,17 +31,17 @@ Status check_numbers(const OperatorFlags& f) {
               {"--retry-period", f.retry_seconds, 0.1, 3600},
               {"--poll-interval", f.poll_seconds, 0.1, 3600}};
   for (const auto& row : rows) ARCH_TRY_VOID(in_range(row.flag, row.value, row.min, row.max));
-  // Two leaders would act at once where the old one may renew longer than the new one waits.
-  constexpr double kJitter = 1.2;
-  if (f.lease_seconds <= f.renew_deadline_seconds)
-    return fail(ErrorKind::kInvalid, "--renew-deadline: " + show(f.renew_deadline_seconds) +
-                                         " given, allowed: less than --lease-duration (" +
-                                         show(f.lease_seconds) + ")");
-  if (f.renew_deadline_seconds <= f.retry_seconds * kJitter)
-    return fail(ErrorKind::kInvalid, "--retry-period: " + show(f.retry_seconds) +
-                                         " given, allowed: less than --renew-deadline / 1.2 (" +
-                                         show(f.renew_deadline_seconds / kJitter) + ")");
   return {};
+}
+
+LeaderOptions leader_options(const OperatorFlags& f) {
+  LeaderOptions out;
+  out.name = f.lease_name;
+  out.name_space = f.lease_namespace;
+  out.lease = seconds(f.lease_seconds);
+  out.renew_deadline = seconds(f.renew_deadline_seconds);
+  out.retry = seconds(f.retry_seconds);
+  return out;
 }
 
 Result<ReachPods> parse_reach(const std::string& text) {
@@ -58,6 +58,8 @@ Result<OperatorOptions> read_operator_options(const OperatorFlags& flags) {
   OperatorOptions out;
   out.flags = flags;
   ARCH_TRY_VOID(check_numbers(flags));
+  out.leader = leader_options(flags);
+  ARCH_TRY_VOID(check_lease_times(out.leader));
   if (!parse_log_level(flags.log_level, &out.log_level))
     return fail(ErrorKind::kInvalid,
                 "--log-level: '" + flags.log_level + "' given, allowed: debug, info, warn, error");

@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/result.h"
 #include "common/http/endpoint.h"
+#include "operator/kube/leader.h"
 #include "operator/runtime/controller.h"
 
 namespace archipelago::op {
@@ -42,6 +43,7 @@ struct OperatorOptions {
   ReachPods reach = ReachPods::kAuto;
   LogLevel log_level = LogLevel::kInfo;
   ControllerOptions controller;
+  LeaderOptions leader;  // name_space empty: the operator's own
 };
 
 // kInvalid names the flag, what was given and what is allowed.

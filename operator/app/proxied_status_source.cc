@@ -10,22 +10,13 @@ namespace {
 constexpr std::uint64_t kMaxStatus = 16U << 20;  // bytes of a status document
 }
 
-Result<nlohmann::json> ProxiedStatusSource::poll(const PodEndpoint& pod, Duration deadline) {
-  std::string text;
-  const http::Sink take = [&](std::span<const std::byte> bytes) -> Status {
-    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    return {};
-  };
+Result<std::string> ProxiedStatusSource::poll(const PodEndpoint& pod, Duration deadline) {
   StreamOptions options;
   options.total = deadline;
   options.idle = deadline;
   options.max_bytes = kMaxStatus;
-  ARCH_TRY_VOID(client_.stream(
-      kube::pod_proxy_get({pod.name_space, pod.pod}, kAdminPort, "/statusz"), take, options));
-  auto document = nlohmann::json::parse(text, nullptr, false);
-  if (!document.is_object())
-    return fail(ErrorKind::kCorrupt, "/statusz of " + pod.pod + " is no JSON object");
-  return document;
+  return client_.stream_text(kube::pod_proxy_get({pod.name_space, pod.pod}, kAdminPort, "/statusz"),
+                             options);
 }
 
 Status ProxiedStatusSource::put_settings(const PodEndpoint& outer, const nlohmann::json& settings,
@@ -36,9 +27,7 @@ Status ProxiedStatusSource::put_settings(const PodEndpoint& outer, const nlohman
 }
 
 UnitProbe ProxiedStatusSource::probe_unit(const PodEndpoint& learner, Duration deadline) {
-  const auto document = poll(learner, deadline);
-  if (!document) return {};
-  return {true, string_at(*document, {"phase"})};
+  return read_probe(poll(learner, deadline));
 }
 
 }  // namespace archipelago::op

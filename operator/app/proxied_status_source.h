@@ -10,7 +10,7 @@ class ProxiedStatusSource final : public OuterStatusSource {
  public:
   explicit ProxiedStatusSource(KubeClient& client) : client_(client) {}
 
-  [[nodiscard]] Result<nlohmann::json> poll(const PodEndpoint& outer, Duration deadline) override;
+  [[nodiscard]] Result<std::string> poll(const PodEndpoint& outer, Duration deadline) override;
   [[nodiscard]] Status put_settings(const PodEndpoint& outer, const nlohmann::json& settings,
                                     Duration deadline) override;
   [[nodiscard]] UnitProbe probe_unit(const PodEndpoint& learner, Duration deadline) override;

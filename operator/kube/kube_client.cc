@@ -314,6 +314,16 @@ Status KubeClient::stream(const Request& request, const http::Sink& sink,
   return fail(kube::error_of(request, *answer));
 }
 
+Result<std::string> KubeClient::stream_text(const Request& request, const StreamOptions& options) {
+  std::string text;
+  const http::Sink take = [&](std::span<const std::byte> bytes) -> Status {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return {};
+  };
+  ARCH_TRY_VOID(stream(request, take, options));
+  return text;
+}
+
 Duration KubeClient::progress_turn(bool booked) { return impl_->limiter.progress_turn(booked); }
 
 void KubeClient::stop_reading() {

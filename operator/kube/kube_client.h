@@ -37,7 +37,7 @@ namespace archipelago::op {
 enum class CallClass { kDecision, kProgress, kEvent, kLease };
 
 struct KubeClientOptions {
-  std::string user_agent = "archipelago";  // "archipelago-operator/0.1.0"
+  std::string user_agent = "archipelago";  // "archipelago-operator/VERSION"
   double qps = 50;                         // unary calls a second; watches and streams are exempt
   double burst = 100;
   int connections = 8;                    // unary calls at once
@@ -82,6 +82,9 @@ class KubeClient {
   // One retry after a 401, none after anything else. `head` gets the reply's head when it is 2xx.
   [[nodiscard]] Status stream(const kube::Request& request, const http::Sink& sink,
                               const StreamOptions& options, const http::HeadSink& head = {});
+  // The same, whole: a page of a pod that is slow or large. options.max_bytes bounds it.
+  [[nodiscard]] Result<std::string> stream_text(const kube::Request& request,
+                                                const StreamOptions& options);
 
   // From any thread, for good: streams and waiting reads end with kCancelled, later ones too.
   // Writes still go: a reconcile that runs can finish.

@@ -20,6 +20,14 @@ namespace {
 using kube::LeaseStep;
 using nlohmann::json;
 
+constexpr double kRetryJitter = 1.2;  // at most
+
+std::string show_seconds(Duration d) {
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "%g", to_seconds(d));
+  return text.data();
+}
+
 std::string new_identity() {
   std::array<char, 200> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
@@ -37,14 +45,25 @@ Duration call_timeout(const LeaderOptions& o) {
 }
 }  // namespace
 
-Status check_leader_options(const LeaderOptions& o) {
-  if (o.lease % std::chrono::seconds(1) != Duration(0) || o.lease < seconds(1))
-    return fail(ErrorKind::kInvalid, "lease duration: allowed are whole seconds, at least 1");
-  if (o.renew_deadline >= o.lease)
-    return fail(ErrorKind::kInvalid, "renew deadline: must be shorter than the lease duration");
-  if (o.retry <= Duration(0) || to_seconds(o.retry) * 1.2 >= to_seconds(o.renew_deadline))
+Status check_lease_times(const LeaderOptions& o) {
+  const auto complain = [](const char* flag, Duration given, const std::string& allowed) {
     return fail(ErrorKind::kInvalid,
-                "retry period: must be above 0, and 1.2 of it shorter than the renew deadline");
+                std::string(flag) + ": " + show_seconds(given) + " given, allowed: " + allowed);
+  };
+  if (o.lease % std::chrono::seconds(1) != Duration(0) || o.lease < seconds(1))
+    return complain("--lease-duration", o.lease, "whole seconds, at least 1");
+  if (o.renew_deadline >= o.lease)
+    return complain("--renew-deadline", o.renew_deadline,
+                    "less than --lease-duration (" + show_seconds(o.lease) + ")");
+  const Duration most = seconds(to_seconds(o.renew_deadline) / kRetryJitter);
+  if (o.retry <= Duration(0) || o.retry >= most)
+    return complain("--retry-period", o.retry,
+                    "more than 0, less than --renew-deadline / 1.2 (" + show_seconds(most) + ")");
+  return {};
+}
+
+Status check_leader_options(const LeaderOptions& o) {
+  ARCH_TRY_VOID(check_lease_times(o));
   if (o.name.empty() || o.name_space.empty())
     return fail(ErrorKind::kInvalid, "the lease needs a name and a namespace");
   return {};
@@ -158,7 +177,7 @@ void LeaderElector::Impl::run(const std::stop_token& stop) {
       lost = held && kube::is_lost(view, options.identity, renewed, options, boot.now());
     }
     if (lost) break;
-    Duration wait = seconds(to_seconds(options.retry) * rng.uniform(1.0, 1.2));
+    Duration wait = seconds(to_seconds(options.retry) * rng.uniform(1.0, kRetryJitter));
     if (held)
       wait = std::clamp<Duration>(renewed + options.renew_deadline - boot.now(), Duration(0), wait);
     std::unique_lock lock(mutex);

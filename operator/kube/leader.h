@@ -23,7 +23,11 @@ struct LeaderOptions {
   Duration renew_deadline = seconds(10);  // we stop after so long without one
   Duration retry = seconds(2);            // jittered up to 1.2 times
 };
-// kInvalid unless lease > renew_deadline > 1.2 x retry and lease is whole seconds.
+// kInvalid unless lease > renew_deadline > 1.2 x retry and lease is whole seconds: two leaders
+// would act at once where the old one may renew longer than the new one waits. Names the operator's
+// flags.
+[[nodiscard]] Status check_lease_times(const LeaderOptions& options);
+// The same, and that the lease is named.
 [[nodiscard]] Status check_leader_options(const LeaderOptions& options);
 
 class LeaderElector {

@@ -3,12 +3,13 @@
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/base/version.h"
 
 namespace archipelago::op {
 
 struct PlanOptions {
-  std::string learner_image = "archipelago-learner:0.1.0";  // where the spec names none
-  std::string outer_image = "archipelago-outer-optimizer:0.1.0";
+  std::string learner_image = "archipelago-learner:" + version();  // where the spec names none
+  std::string outer_image = "archipelago-outer-optimizer:" + version();
   Duration progress_stale =
       seconds(60);  // a polled status document older than this says nothing any more
 };

@@ -26,19 +26,15 @@ Result<http::ClientOptions> options_for(const std::optional<http::Endpoint>& add
 
 }  // namespace
 
-Result<nlohmann::json> HttpStatusSource::get_status(const PodEndpoint& pod,
-                                                    Duration deadline) const {
+Result<std::string> HttpStatusSource::get_status(const PodEndpoint& pod, Duration deadline) const {
   ARCH_TRY(const http::ClientOptions options, options_for(address_, pod, kAdminPort, deadline));
   http::Client client(options);
-  ARCH_TRY(const http::Response reply, client.request("GET", "/statusz"));
+  ARCH_TRY(http::Response reply, client.request("GET", "/statusz"));
   if (!reply.ok()) return fail(http::error_of(reply, "GET /statusz of " + pod.pod));
-  auto document = nlohmann::json::parse(reply.body, nullptr, false);
-  if (!document.is_object())
-    return fail(ErrorKind::kCorrupt, "/statusz of " + pod.pod + " is no JSON object");
-  return document;
+  return std::move(reply.body);
 }
 
-Result<nlohmann::json> HttpStatusSource::poll(const PodEndpoint& outer, Duration deadline) {
+Result<std::string> HttpStatusSource::poll(const PodEndpoint& outer, Duration deadline) {
   return get_status(outer, deadline);
 }
 
@@ -53,9 +49,14 @@ Status HttpStatusSource::put_settings(const PodEndpoint& outer, const nlohmann::
 }
 
 UnitProbe HttpStatusSource::probe_unit(const PodEndpoint& learner, Duration deadline) {
-  const auto document = get_status(learner, deadline);
-  if (!document) return {};
-  return {true, string_at(*document, {"phase"})};
+  return read_probe(get_status(learner, deadline));
+}
+
+UnitProbe read_probe(const Result<std::string>& text) {
+  if (!text) return {};
+  const auto document = nlohmann::json::parse(*text, nullptr, false);
+  if (!document.is_object()) return {};
+  return {true, string_at(document, {"phase"})};
 }
 
 }  // namespace archipelago::op

@@ -15,13 +15,13 @@ class HttpStatusSource final : public OuterStatusSource {
   explicit HttpStatusSource(std::optional<http::Endpoint> address = std::nullopt)
       : address_(std::move(address)) {}
 
-  [[nodiscard]] Result<nlohmann::json> poll(const PodEndpoint& outer, Duration deadline) override;
+  [[nodiscard]] Result<std::string> poll(const PodEndpoint& outer, Duration deadline) override;
   [[nodiscard]] Status put_settings(const PodEndpoint& outer, const nlohmann::json& settings,
                                     Duration deadline) override;
   [[nodiscard]] UnitProbe probe_unit(const PodEndpoint& learner, Duration deadline) override;
 
  private:
-  [[nodiscard]] Result<nlohmann::json> get_status(const PodEndpoint& pod, Duration deadline) const;
+  [[nodiscard]] Result<std::string> get_status(const PodEndpoint& pod, Duration deadline) const;
 
   const std::optional<http::Endpoint> address_;
 };

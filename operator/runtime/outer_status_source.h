@@ -30,9 +30,8 @@ struct UnitProbe {
 class OuterStatusSource {
  public:
   virtual ~OuterStatusSource() = default;
-  // GET /statusz of the outer optimizer's admin port (8471).
-  [[nodiscard]] virtual Result<nlohmann::json> poll(const PodEndpoint& outer,
-                                                    Duration deadline) = 0;
+  // GET /statusz of the outer optimizer's admin port (8471), as it is.
+  [[nodiscard]] virtual Result<std::string> poll(const PodEndpoint& outer, Duration deadline) = 0;
   // PUT /v1/settings on the outer optimizer's service port (8470):
   // {"generation", "quorum", "grace": {"rule","steps","fraction"}, "budget": {"globalSteps"}}.
   [[nodiscard]] virtual Status put_settings(const PodEndpoint& outer,
@@ -41,5 +40,8 @@ class OuterStatusSource {
   // outer optimizer.
   [[nodiscard]] virtual UnitProbe probe_unit(const PodEndpoint& learner, Duration deadline) = 0;
 };
+
+// A learner's /statusz; what is no JSON object is no answer.
+[[nodiscard]] UnitProbe read_probe(const Result<std::string>& text);
 
 }  // namespace archipelago::op

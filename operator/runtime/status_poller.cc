@@ -164,8 +164,7 @@ void StatusPoller::perform(const Task& task) {
 
 void StatusPoller::poll(const Task& task) {
   const auto answer = source_.poll(task.pod, options_.deadline);
-  std::optional<OuterStatus> document;
-  if (answer) document = parse_outer_status(*answer);
+  auto document = answer ? read_outer_status(*answer) : fail(answer.error());
   bool told = false;
   {
     std::lock_guard lock(mutex_);
@@ -180,10 +179,11 @@ void StatusPoller::poll(const Task& task) {
     ++changes_;
     changed_.notify_all();
   }
-  if (told && !answer)
-    log_.info("outer optimizer does not answer",
-              {{"run", task.run.name}, {"error", answer.error().describe()}});
-  if (answer) enqueue_(task.run);
+  if (document)
+    enqueue_(task.run);
+  else if (told)
+    log_.info("no status of the outer optimizer",
+              {{"run", task.run.name}, {"error", document.error().describe()}});
 }
 
 void StatusPoller::probe_now(const Task& task) {

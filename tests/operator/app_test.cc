@@ -53,6 +53,7 @@ TEST_CASE("flags: what is refused names flag, value and what is allowed") {
       {[](OperatorFlags& f) { f.poll_seconds = -1; }, "--poll-interval", "-1 given"},
       {[](OperatorFlags& f) { f.lease_seconds = 10; }, "--renew-deadline", "10 given"},
       {[](OperatorFlags& f) { f.retry_seconds = 9; }, "--retry-period", "9 given"},
+      {[](OperatorFlags& f) { f.lease_seconds = 15.5; }, "--lease-duration", "15.5 given"},
       {[](OperatorFlags& f) { f.log_level = "loud"; }, "--log-level", "'loud' given"},
       {[](OperatorFlags& f) { f.reach_pods = "wire"; }, "--reach-pods", "'wire' given"},
       {[](OperatorFlags& f) { f.listen = "8080"; }, "--listen", "8080"},

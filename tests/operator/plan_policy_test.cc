@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include "common/wire/messages_json.h"
 #include "operator/api/json.h"
 #include "operator/api/status_change.h"
 #include "operator/plan/charge.h"
@@ -251,14 +252,67 @@ TEST_CASE("objects that others wrote are read without trust (K-06)") {
   const ObservedPod pod = observe_pod(odd);
   CHECK(pod.name.empty());
   CHECK(pod.incarnation == 0);
-  CHECK(!parse_outer_status(json::array()));
-  CHECK(!parse_outer_status({{"phase", "odd"}}));
-  const auto doc = parse_outer_status({{"phase", "running"},
-                                       {"units", {1, "x", {{"name", "a"}, {"incarnation", 1e99}}}},
-                                       {"loss", "2"}});
-  REQUIRE(doc);
-  CHECK(!doc->loss);
-  CHECK(doc->unit("a")->incarnation == 0);
+}
+
+TEST_CASE("a status document of another version is read, a damaged one refused by its field") {
+  const auto least =
+      read_outer_status(R"({"phase": "running", "units": [{"name": "a"}], "news": [1, {}]})");
+  REQUIRE(least);
+  CHECK(!least->loss);
+  CHECK(least->global_step == 0);
+  CHECK(least->unit("a")->incarnation == 0);
+  const auto [text, names] = GENERATE(table<std::string, std::string>({
+      {"[]", "object"},
+      {"{", "JSON"},
+      {R"({"phase": "odd"})", "status.phase: given 'odd'"},
+      {R"({"globalStep": 3})", "status.phase is missing"},
+      {R"({"phase": "running", "loss": "2"})", "status.loss must be a number"},
+      {R"({"phase": "running", "units": [1]})", "status.units[]"},
+      {R"({"phase": "running", "units": [{"name": "a", "incarnation": 1e99}]})", "incarnation"},
+      {R"({"phase": "running", "globalStep": -1})", "status.globalStep: given -1"},
+  }));
+  const auto damaged = read_outer_status(text);
+  REQUIRE(!damaged);
+  INFO(damaged.error().message);
+  CHECK(damaged.error().message.find(names) != std::string::npos);
+}
+
+TEST_CASE("what the outer optimizer writes of itself is what the operator reads") {
+  diloco::StatusDocument told;
+  told.phase = "running";
+  told.run_id = "uid";
+  told.epoch = 3;
+  told.global_step = GlobalStep(41);
+  told.settings.generation = 5;
+  told.loss = 2.5;
+  told.merged_fraction = 0.75;
+  told.conditions = {{"RolledBack", "True", "DamagedJournal", "to step 7"}};
+  diloco::UnitStatus unit;
+  unit.name = "a-0";
+  unit.datacenter = "a";
+  unit.phase = "Stepping";
+  unit.incarnation = Incarnation(2);
+  unit.uplink_bytes_per_second = 1e6;
+  unit.seconds_in_steps = 12.5;
+  told.units = {unit};
+  told.fenced = {{"b-0", Incarnation(9)}};
+  const auto read = read_outer_status(wire::encode(told));
+  REQUIRE(read);
+  CHECK(read->run_id == "uid");
+  CHECK(read->epoch == 3);
+  CHECK(read->global_step == 41);
+  CHECK(read->settings_generation == 5);
+  CHECK(read->loss == 2.5);
+  CHECK(!read->validation_loss);
+  CHECK(read->merged_fraction == 0.75);
+  REQUIRE(read->conditions.size() == 1);
+  CHECK(read->conditions[0].status);
+  CHECK(read->conditions[0].message == "to step 7");
+  REQUIRE(read->unit("a-0"));
+  CHECK(read->unit("a-0")->uplink_mbps == Approx(8.0));
+  CHECK(read->unit("a-0")->step_seconds_total == 12.5);
+  CHECK(read->highest("a-0") == 2);
+  CHECK(read->highest("b-0") == 9);
 }
 
 }  // namespace archipelago::op

@@ -185,13 +185,14 @@ class FakeSource final : public OuterStatusSource {
   std::atomic<bool> refuses{false};
   std::function<json()> units = [] { return json::array(); };
 
-  Result<json> poll(const PodEndpoint&, Duration) override {
+  Result<std::string> poll(const PodEndpoint&, Duration) override {
     ++polls;
     if (!answers) return fail(ErrorKind::kTimeout, "no answer");
     return json{{"phase", finished ? "finished" : "running"},
                 {"globalStep", step.load()},
                 {"settingsGeneration", 1},
-                {"units", units()}};
+                {"units", units()}}
+        .dump();
   }
   Status put_settings(const PodEndpoint&, const json&, Duration) override {
     ++settings;

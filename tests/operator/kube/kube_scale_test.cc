@@ -44,7 +44,7 @@ json big_pod(const std::string& ns, int number) {
           {"spec",
            {{"containers",
              json::array(
-                 {{{"name", "learner"}, {"image", "archipelago-learner:0.1.0"}, {"env", env}}})}}}};
+                 {{{"name", "learner"}, {"image", "archipelago-learner:1"}, {"env", env}}})}}}};
 }
 }  // namespace
 
