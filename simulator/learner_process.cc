@@ -48,6 +48,10 @@ void LearnerProcess::tell(tape::LearnerEvent event) {
   if (world.config.observer != nullptr) world.config.observer->did(who, std::move(event));
 }
 
+std::uint32_t LearnerProcess::step_sequences() const {
+  return world.config.sequences_per_step[static_cast<std::size_t>(unit)];
+}
+
 void LearnerProcess::start() {
   if (world.config.observer != nullptr)
     world.config.observer->started(who, world.config.datacenters[static_cast<std::size_t>(unit)]);
@@ -75,7 +79,7 @@ void LearnerProcess::say_hello() {
   request.layout_digest = "layout";
   request.dataset_sequences = world.config.dataset_sequences;
   request.dataset_digest = "data";
-  request.sequences_per_step = world.config.sequences_per_step;
+  request.sequences_per_step = step_sequences();
   world.call(
       self,
       [self, request]() -> std::function<void()> {
@@ -266,8 +270,7 @@ void LearnerProcess::start_recovery() {
           return [self] { self->fetching_state = false; };
         return [self, id, donor = relay->second] {
           self->fetching_state = false;
-          self->tell(
-              tape::Restore{id, donor.who.unit, donor.who.incarnation, donor.local_step});
+          self->tell(tape::Restore{id, donor.who.unit, donor.who.incarnation, donor.local_step});
           self->core.inner_state_restored(false, self->world.queue.time());
           self->pump();
         };
@@ -287,7 +290,7 @@ void LearnerProcess::pump() {
 }
 
 void LearnerProcess::begin_step(const BoundaryPlan& plan) {
-  const auto sequences = core.take_sequences(world.config.sequences_per_step);
+  const auto sequences = core.take_sequences(step_sequences());
   if (!sequences) return;
   step = {{}, plan.schedule_step, world.config.sync.budget, plan.rate_scale, 0, false};
   if (plan.budget > GlobalStep(0)) step.budget = plan.budget;
@@ -299,7 +302,7 @@ void LearnerProcess::begin_step(const BoundaryPlan& plan) {
   auto self = shared_from_this();
   world.queue.after(took, [self, took] {
     if (!self->alive) return;
-    self->end_step(self->world.config.tokens_per_step, took);
+    self->end_step(self->step_sequences() * self->world.config.tokens_per_sequence, took);
   });
 }
 

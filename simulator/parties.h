@@ -89,6 +89,7 @@ struct LearnerProcess : std::enable_shared_from_this<LearnerProcess> {
   void carry_out(const diloco::BoundaryPlan& plan);
   void exit_if_fenced(const Error& error);
   void tell(diloco::tape::LearnerEvent event);
+  [[nodiscard]] std::uint32_t step_sequences() const;
 };
 
 struct World {

@@ -13,6 +13,8 @@ World::World(const WorldConfig& c) : config(c), rng(c.seed) {
   const std::size_t units = config.step_seconds.size();
   config.up.resize(units, config.up.empty() ? 0.05 : config.up.back());
   config.down.resize(units, config.down.empty() ? 0.05 : config.down.back());
+  config.sequences_per_step.resize(
+      units, config.sequences_per_step.empty() ? 4 : config.sequences_per_step.back());
   for (std::size_t u = config.datacenters.size(); u < units; ++u)
     config.datacenters.emplace_back(u % 2 == 0 ? "a" : "b");
   config.fragment_size.resize(static_cast<std::size_t>(config.sync.fragments), 1.0);

@@ -53,8 +53,8 @@ struct WorldConfig {
   double heartbeat = 0.25;  // steps
   double time_limit = 1e6;
   std::vector<Fault> faults;
-  std::uint32_t sequences_per_step = 4;
-  std::int64_t tokens_per_step = 400;
+  std::vector<std::uint32_t> sequences_per_step;  // one a unit; default 4
+  std::int64_t tokens_per_sequence = 100;
   std::uint64_t dataset_sequences = 100'000;
   std::vector<std::string> datacenters;  // one a unit; default "a" and "b" in turn
   WorldObserver* observer = nullptr;     // not owned; may be null
