@@ -17,6 +17,8 @@ class Planner {
   Status require(const LearnerKey& key, std::size_t upto, GlobalStep t);
   Status require_event(const LearnerKey& key, const tape::LearnerEvent& event, GlobalStep t);
   Status require_round(const tape::Round& round);
+  // The lowest step that published something although its round is not on the tape.
+  [[nodiscard]] std::optional<GlobalStep> lost_round() const;
 
   const TapeContent& content_;
   ReplayPlan plan_;
@@ -90,6 +92,17 @@ Status Planner::require_round(const tape::Round& round) {
   return {};
 }
 
+std::optional<GlobalStep> Planner::lost_round() const {
+  for (const auto& [key, digest] : content_.published) {
+    const GlobalStep t = key.first;
+    const bool other = t == GlobalStep(0) || t == content_.final_version;
+    if (!other && !content_.rounds.contains(t) && !content_.rounds.empty() &&
+        t < content_.rounds.rbegin()->first)
+      return t;
+  }
+  return std::nullopt;
+}
+
 Result<ReplayPlan> Planner::run(std::optional<GlobalStep> until) {
   index();
   if (!plan_.seeder) return fail(ErrorKind::kInvalid, "the tape has no seed of the model");
@@ -103,8 +116,15 @@ Result<ReplayPlan> Planner::run(std::optional<GlobalStep> until) {
   std::size_t seed = 0;
   while (!std::holds_alternative<tape::Seed>(seeder[seed])) ++seed;
   ARCH_TRY_VOID(require(*plan_.seeder, seed + 1, GlobalStep(1)));
+  const auto lost = lost_round();
   for (const auto& [t, round] : content_.rounds) {
     if (t > plan_.until) break;
+    if (lost && t > *lost) {
+      plan_.until = GlobalStep(lost->value - 1);
+      plan_.stopped =
+          "global step " + std::to_string(lost->value) + ": its round is not on the tape";
+      break;
+    }
     const bool back = content_.went_back && t >= *content_.went_back;
     const Status done =
         back ? fail(ErrorKind::kConflict, "the run went back and merged this step twice")

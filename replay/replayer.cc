@@ -177,6 +177,12 @@ Result<std::vector<std::int32_t>> Replayer::read_tokens(const Replica& replica,
   std::vector<std::int32_t> tokens(sequences * row);
   std::size_t at = 0;
   for (const auto& run : step.runs) {
+    const std::uint32_t size = diloco::block_size(settings.train.sequences(), run.block);
+    if (run.first > size || run.count > size - run.first)
+      return fail(ErrorKind::kInvalid, "a step on sequences " + std::to_string(run.first) + " to " +
+                                           std::to_string(run.first + run.count) + " of block " +
+                                           std::to_string(run.block) + ", which has " +
+                                           std::to_string(size));
     for (std::uint32_t i = 0; i < run.count; ++i, at += row) {
       const std::uint64_t sequence = diloco::sequence_index(
           settings.spec.inner.seed, settings.train.sequences(), run.block, run.first + i);

@@ -135,6 +135,22 @@ TEST_CASE("of two records of a round the last counts, unless the first was publi
   CHECK(back->stopped.find("went back") != std::string::npos);
 }
 
+TEST_CASE("a step that published without a round on the tape ends the replay before it") {
+  auto records = story();
+  records.insert(records.end() - 2, tape::Published{GlobalStep(2), 0, 5});
+  auto& later = std::get<tape::Round>(records[7]);
+  REQUIRE(later.t == GlobalStep(2));
+  later.t = GlobalStep(3);
+  for (std::size_t at : {std::size_t{1}, std::size_t{3}})
+    for (auto& event : std::get<tape::Batch>(records[at]).events)
+      if (auto* snapshot = std::get_if<tape::Snapshot>(&event); snapshot != nullptr)
+        if (snapshot->t == GlobalStep(2)) snapshot->t = GlobalStep(3);
+  const auto plan = plan_replay(content(records), std::nullopt);
+  REQUIRE(plan);
+  CHECK(plan->until == GlobalStep(1));
+  CHECK(plan->stopped == "global step 2: its round is not on the tape");
+}
+
 TEST_CASE("events are put together from overlapping batches, and a hole is a gap") {
   TapeCollector collector;
   collector.add(tape::Batch{"a", Incarnation(1), 0, {tape::Start{}, step()}});

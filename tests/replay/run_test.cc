@@ -282,6 +282,21 @@ TEST_CASE("a tape of other data or another model is refused by name") {
   const auto data = replay(*right, other, Run::hooks());
   REQUIRE_FALSE(data);
   CHECK(data.error().message.find("trained on data") != std::string::npos);
+  const auto block =
+      mutated(run.folder() / "outer" / "tape" / "events.tape", [](tape::Record& record) {
+        auto* batch = std::get_if<tape::Batch>(&record);
+        if (batch == nullptr) return false;
+        for (auto& event : batch->events) {
+          auto* step = std::get_if<tape::Step>(&event);
+          if (step == nullptr) continue;
+          step->runs.front().first = 256;
+          return true;
+        }
+        return false;
+      });
+  const auto beyond = replay(block, {}, Run::hooks());
+  REQUIRE_FALSE(beyond);
+  CHECK(beyond.error().message.find("of block 0, which has 256") != std::string::npos);
   ReplayHooks hooks = Run::hooks();
   hooks.shapes = [](const config::ModelSpec&) { return learner::fake_tensors(kTensors + 1); };
   const auto model = replay(*right, {}, hooks);
