@@ -1,6 +1,6 @@
 // Tokens a second of the learner's training step: hidden 256, 6 layers, 8 heads, 4 KV heads,
 // intermediate 688, vocabulary 256, context 256, batch 16 (docs/performance.md). Prints one JSON
-// line as bench/pytorch_eager.py does.
+// line as bench/pytorch_eager.py does. The fourth argument is the inner optimizer.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -18,13 +18,14 @@ int main(int argc, char** argv) {
   const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
   const int steps = argc > 3 ? std::atoi(argv[3]) : 6;
   if ((precision != "fp32" && precision != "bf16") || threads < 1 || steps < 1) {
-    std::fprintf(stderr, "usage: training_step_bench [fp32|bf16] [THREADS] [STEPS]\n");
+    std::fprintf(stderr, "usage: training_step_bench [fp32|bf16] [THREADS] [STEPS] [adamw|muon]\n");
     return 2;
   }
   learner::tune_allocator();
   learner::set_torch_threads(threads);
   const config::ModelSpec model;
   config::InnerSpec inner;
+  inner.optimizer = argc > 4 ? argv[4] : "adamw";
   inner.precision = precision == "bf16" ? config::Precision::kBf16 : config::Precision::kFp32;
   auto trainer = learner::make_torch_trainer(model, inner);
   if (!trainer) {

@@ -21,6 +21,7 @@ std::vector<TensorShape> fake_tensors(int count) {
     tensor.shape = i < count ? std::vector<std::int64_t>{8 + i, 16} : std::vector<std::int64_t>{16};
     tensor.elements = i < count ? (8 + i) * 16 : 16;
     tensor.embedding = i == 0;
+    tensor.hidden_matrix = i > 0 && i < count;
     tensor.decays = false;
     tensor.init_std = 0.02;
     tensor.offset = offset;

@@ -14,7 +14,7 @@ namespace archipelago::learner {
 struct FakeTrainerOptions {
   std::vector<TensorShape> tensors;
   std::int64_t context_length = 16;
-  AdamWSettings optimizer;
+  OptimizerSettings optimizer;
   Duration step_time{};  // slept in each step
   double noise = 0.01;
 };
@@ -30,11 +30,13 @@ class FakeTrainer final : public Trainer {
   void initialise(std::uint64_t seed) override { state_.initialise(seed); }
   [[nodiscard]] Result<StepResult> step(std::span<const std::int32_t> tokens,
                                         double learning_rate) override;
-  void read(std::span<const std::int32_t> indices, std::span<float> out) const override {
-    state_.read(indices, out);
+  using Trainer::read;
+  using Trainer::write;
+  void read(std::span<const TensorRange> ranges, std::span<float> out) const override {
+    state_.read(ranges, out);
   }
-  void write(std::span<const std::int32_t> indices, std::span<const float> in) override {
-    state_.write(indices, in);
+  void write(std::span<const TensorRange> ranges, std::span<const float> in) override {
+    state_.write(ranges, in);
   }
   [[nodiscard]] Result<EvalResult> evaluate(std::span<const float> weights,
                                             std::span<const std::int32_t> tokens) override;

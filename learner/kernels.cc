@@ -252,6 +252,23 @@ ARCH_CLONES void adamw(const AdamW& s, float* w, const float* g, float* m, float
   }
 }
 
+ARCH_CLONES void muon_momentum(const float* g, float grad_scale, float mu, float* m,
+                               float* direction, std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float grad = g[i] * grad_scale;
+    const float mean = m[i] + (1.0F - mu) * (grad - m[i]);
+    m[i] = mean;
+    direction[i] = grad + mu * (mean - grad);
+  }
+}
+
+ARCH_CLONES void decayed_step(float keep, float step, const float* direction, float* w,
+                              std::int64_t n) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < n; ++i) w[i] = w[i] * keep - step * direction[i];
+}
+
 ARCH_CLONES void to_bf16(const float* in, Bf16* out, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) store(out + i, in[i]);
 }

@@ -62,6 +62,13 @@ struct AdamW {
 };
 void adamw(const AdamW& s, float* w, const float* g, float* m, float* v, std::int64_t n);
 
+// Muon's momentum (Nesterov, as an average like PyTorch's): m <- m + (1 - mu)(g - m), then
+// direction = g + mu (m - g), with g the scaled gradient.
+void muon_momentum(const float* g, float grad_scale, float mu, float* m, float* direction,
+                   std::int64_t n);
+// w <- keep w - step direction
+void decayed_step(float keep, float step, const float* direction, float* w, std::int64_t n);
+
 void to_bf16(const float* in, Bf16* out, std::int64_t n);
 void to_float(const Bf16* in, float* out, std::int64_t n);
 

@@ -24,6 +24,7 @@ std::vector<TensorShape> llama_shapes(const config::ModelSpec& model) {
     for (const std::int64_t dim : shape) tensor.elements *= dim;
     tensor.decays = shape.size() > 1 && !embedding;
     tensor.embedding = embedding;
+    tensor.hidden_matrix = shape.size() == 2 && name.starts_with("model.layers.");
     tensor.init_std = init_std;
     tensor.shape = std::move(shape);
     tensor.offset = offset;

@@ -14,6 +14,14 @@ struct TensorShape {
   double init_std = 0;      // normal(0, std); 0: ones (norms)
   std::int64_t offset = 0;  // of its first element in the flat buffer
   std::int64_t elements = 0;
+  bool hidden_matrix = false;  // Muon's, where that is the inner optimizer; the others are AdamW's
+};
+
+// A piece of a tensor, or all of it: its place in the flat buffer.
+struct TensorRange {
+  std::int64_t offset = 0;
+  std::int64_t elements = 0;
+  bool operator==(const TensorRange&) const = default;
 };
 
 [[nodiscard]] inline std::int64_t total_elements(const std::vector<TensorShape>& shapes) {

@@ -11,14 +11,16 @@
 #include "common/base/check.h"
 #include "common/base/rng.h"
 #include "learner/flat_state.h"
+#include "learner/kernels.h"
 #include "learner/llama_shapes.h"
 #include "learner/llama_torch.h"
 
 namespace archipelago::learner {
 namespace {
 
-AdamWSettings settings_of(const config::InnerSpec& inner) {
-  AdamWSettings settings;
+OptimizerSettings settings_of(const config::InnerSpec& inner) {
+  OptimizerSettings settings;
+  settings.muon = inner.optimizer == "muon";
   settings.beta1 = inner.beta1;
   settings.beta2 = inner.beta2;
   settings.weight_decay = inner.weight_decay;
@@ -30,12 +32,34 @@ void on_torch_threads(std::int64_t n, const std::function<void(std::int64_t, std
   at::parallel_for(0, n, 1, body);
 }
 
+// newton_schulz by libtorch's matrix multiply; in bf16 where the run's multiplies are bf16 anyway:
+// the iteration only has to bring singular values near 1.
+void newton_schulz_torch(float* x, std::int64_t rows, std::int64_t cols, bool bf16) {
+  const torch::NoGradGuard no_gradients;
+  const at::Tensor whole = torch::from_blob(x, {rows, cols}, at::kFloat);
+  const bool tall = rows > cols;
+  const double norm =
+      std::max(std::sqrt(kernels::sum_of_squares(x, rows * cols)), NewtonSchulz::kSmallest);
+  at::Tensor wide = (tall ? whole.t() : whole).mul(1.0 / norm).contiguous();
+  if (bf16) wide = wide.to(at::kBFloat16);
+  for (int i = 0; i < NewtonSchulz::kIterations; ++i) {
+    const at::Tensor gram = at::mm(wide, wide.t());
+    const at::Tensor polynomial = at::addmm(gram, gram, gram, NewtonSchulz::kB, NewtonSchulz::kC);
+    wide = at::addmm(wide, polynomial, wide, NewtonSchulz::kA, 1.0);
+  }
+  whole.copy_(tall ? wide.t() : wide);
+}
+
 class TorchTrainer final : public Trainer {
  public:
   TorchTrainer(const config::ModelSpec& model, const config::InnerSpec& inner)
       : model_(model),
         micro_batch_(inner.batch_size),
-        state_(llama_shapes(model), settings_of(inner)),
+        state_(llama_shapes(model), settings_of(inner),
+               [bf16 = inner.precision == config::Precision::kBf16](float* x, std::int64_t rows,
+                                                                    std::int64_t cols) {
+                 newton_schulz_torch(x, rows, cols, bf16);
+               }),
         llama_(model, inner.precision == config::Precision::kBf16),
         weights_(llama_views(model, state_.tensors(), state_.weights().data(),
                              state_.gradients().data())) {}
@@ -49,11 +73,13 @@ class TorchTrainer final : public Trainer {
             at::get_num_threads()};
   }
   void initialise(std::uint64_t seed) override { state_.initialise(seed); }
-  void read(std::span<const std::int32_t> indices, std::span<float> out) const override {
-    state_.read(indices, out);
+  using Trainer::read;
+  using Trainer::write;
+  void read(std::span<const TensorRange> ranges, std::span<float> out) const override {
+    state_.read(ranges, out);
   }
-  void write(std::span<const std::int32_t> indices, std::span<const float> in) override {
-    state_.write(indices, in);
+  void write(std::span<const TensorRange> ranges, std::span<const float> in) override {
+    state_.write(ranges, in);
   }
   [[nodiscard]] std::vector<std::byte> inner_state(config::Precision precision) const override {
     return state_.inner_state(precision);

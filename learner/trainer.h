@@ -47,9 +47,16 @@ class Trainer {
   [[nodiscard]] virtual Result<StepResult> step(std::span<const std::int32_t> tokens,
                                                 double learning_rate) = 0;
 
-  // `indices` into tensors(), their elements concatenated in that order; sizes must match exactly.
-  virtual void read(std::span<const std::int32_t> indices, std::span<float> out) const = 0;
-  virtual void write(std::span<const std::int32_t> indices, std::span<const float> in) = 0;
+  // Ranges of the flat buffer, concatenated in that order; sizes must match exactly.
+  virtual void read(std::span<const TensorRange> ranges, std::span<float> out) const = 0;
+  virtual void write(std::span<const TensorRange> ranges, std::span<const float> in) = 0;
+  // The same for whole tensors: `indices` into tensors().
+  void read(std::span<const std::int32_t> indices, std::span<float> out) const {
+    read(ranges_of(indices), out);
+  }
+  void write(std::span<const std::int32_t> indices, std::span<const float> in) {
+    write(ranges_of(indices), in);
+  }
 
   // Mean loss of `tokens` (as in step) under `weights` (the whole flat buffer), or under the
   // present ones when empty.
@@ -65,6 +72,16 @@ class Trainer {
   [[nodiscard]] virtual Result<std::vector<std::int32_t>> sample(
       std::span<const std::int32_t> prompt, std::int64_t n, double temperature,
       std::uint64_t seed) = 0;
+
+ private:
+  [[nodiscard]] std::vector<TensorRange> ranges_of(std::span<const std::int32_t> indices) const {
+    std::vector<TensorRange> ranges;
+    for (const std::int32_t index : indices) {
+      const TensorShape& tensor = tensors().at(static_cast<std::size_t>(index));
+      ranges.push_back({tensor.offset, tensor.elements});
+    }
+    return ranges;
+  }
 };
 
 }  // namespace archipelago::learner

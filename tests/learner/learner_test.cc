@@ -102,7 +102,7 @@ TEST_CASE("AdamW follows the formula of Loshchilov and Hutter") {
   std::vector<TensorShape> tensors(2);
   tensors[0] = {"w", {1, 3}, false, true, 0.02, 0, 3};
   tensors[1] = {"norm", {2}, false, false, 0, 3, 2};
-  AdamWSettings settings;
+  OptimizerSettings settings;
   settings.clip = 1.0;
   FlatState state(tensors, settings);
   const std::vector<double> start = {1, -2, 0.5, 1, 1};
