@@ -66,7 +66,9 @@ struct KubeClient::Impl {
               return make_client(k, options.try_timeout, options.try_timeout);
             },
             options.connections),
-        rng(seed_of(options.seed)) {}
+        rng(seed_of(options.seed)) {
+    metrics.declare();
+  }
 
   std::unique_ptr<http::Client> make_client(const Credentials& k, Duration total,
                                             Duration idle) const;

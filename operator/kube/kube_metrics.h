@@ -13,6 +13,8 @@ class KubeMetrics {
  public:
   explicit KubeMetrics(Metrics* metrics) : metrics_(metrics) {}
 
+  // All that can be named beforehand, at 0: a rate needs a first value.
+  void declare() const;
   // `status` 0: no answer came.
   void request(std::string_view verb, int status) const;
   void rate_wait(Duration waited) const;

@@ -1,4 +1,7 @@
 // KubeCluster on an API server that misbehaves as real ones and networks do.
+#include <fstream>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +20,13 @@ std::size_t open_descriptors() {
   std::size_t out = 0;
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator("/proc/self/fd")) ++out;
   return out;
+}
+// Of this process, in bytes.
+std::size_t resident() {
+  std::ifstream in("/proc/self/statm");
+  std::size_t all = 0, pages = 0;
+  in >> all >> pages;
+  return pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 KubeClientOptions agent() {
   KubeClientOptions out;
@@ -42,6 +52,26 @@ TEST_CASE("who calls and with what: agent, bearer, nothing of it in the log") {
   const std::string text = *read_file(log);
   CHECK(text.find("audit-1") != std::string::npos);
   CHECK(text.find("top-secret") == std::string::npos);
+}
+
+TEST_CASE("what the client counts is there from the start, at 0") {
+  Metrics metrics;
+  const SystemClock clock;
+  KubeAccess access;
+  access.https = false;
+  access.server = {"127.0.0.1", 1};
+  REQUIRE(KubeClient::open(access, {}, clock, Logger::null(), &metrics));
+  const std::string text = metrics.render();
+  for (const char* line :
+       {"archipelago_operator_api_requests_total{code=\"200\",verb=\"watch\"} 0",
+        "archipelago_operator_api_requests_total{code=\"201\",verb=\"create\"} 0",
+        "archipelago_operator_watch_restarts_total{kind=\"Pod\",reason=\"gone\"} 0",
+        "archipelago_operator_undecodable_objects_total{kind=\"DecoupledTraining\"} 0",
+        "archipelago_operator_events_dropped_total 0",
+        "archipelago_operator_api_rate_wait_seconds_count 0"}) {
+    CAPTURE(line, text);
+    CHECK(text.find(line) != std::string::npos);
+  }
 }
 
 TEST_CASE("an IPv6 server, whatever proxy the environment names") {
@@ -224,7 +254,7 @@ TEST_CASE("stop: next returns, the stream is dropped, reads that wait are cancel
   CHECK(s.cluster->get(Kind::kPod, kPodA).error().kind == ErrorKind::kCancelled);
 }
 
-TEST_CASE("two thousand reconnects leave no descriptor behind") {
+TEST_CASE("two thousand reconnects leave no descriptor and no memory behind") {
   Scene s([](const SeenRequest&, Peer& p) {
     p.begin_stream();
     p.event("BOOKMARK", {{"metadata", {{"resourceVersion", "7"}}}});
@@ -239,8 +269,10 @@ TEST_CASE("two thousand reconnects leave no descriptor behind") {
   };
   for (int i = 0; i < 20; ++i) once();
   const std::size_t before = open_descriptors();
+  const std::size_t held = resident();
   for (int i = 0; i < 2000; ++i) once();
   CHECK(open_descriptors() <= before + 8);
+  CHECK(resident() < held + (std::size_t{16} << 20));  // 8 KB a reconnect would be seen
 }
 
 TEST_CASE("429 and 503: a read waits and goes on, a write is told to come later") {
