@@ -91,7 +91,10 @@ std::string text(const Comparison& comparison) {
         std::string cell = number(comparison, cells[c]);
         const double d = deviation(comparison, comparison.series[0].cells[r][c], cells[c]);
         if (s > 0 && comparison.against_first && !std::isnan(d))
-          cell += format(comparison.relative ? " (%+.0f%%)" : " (%+.1f)", d);
+          cell += format(comparison.relative       ? " (%+.0f%%)"
+                         : std::abs(cells[c]) < 10 ? " (%+.2f)"
+                                                   : " (%+.1f)",
+                         d);
         out += padded(cell, kCell);
       }
     }

@@ -4,8 +4,11 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <string>
+#include <utility>
 
+#include "simulator/cores_tables.h"
 #include "simulator/paper_tables.h"
 
 namespace archipelago::simulator {
@@ -37,6 +40,52 @@ std::string constants_note(const AvailabilityConstants& c) {
 
 // Long enough that a cell's own scatter stays below half a point.
 constexpr double kModelSeconds = 3e6;
+
+Availability model_availability(const FidelityOptions& options,
+                                const AvailabilityConstants& constants, int learners, bool elastic,
+                                double chips) {
+  AvailabilityConfig config;
+  config.seed = options.seed;
+  config.chips = chips;
+  config.mtbi_seconds = paper::kYear;
+  config.learners = learners;
+  config.elastic = elastic;
+  config.seconds = kModelSeconds;
+  config.constants = constants;
+  const AvailabilityResult got = simulate_availability(config);
+  return {got.goodput, got.uptime};
+}
+
+// What the same failures do to islands that restart whole; the paper has this row for M = 1 only.
+Comparison whole_islands(const FidelityOptions& options, const AvailabilityConstants& constants) {
+  constexpr std::array<int, 4> kLearners{2, 4, 8, 16};
+  Comparison out;
+  out.title = "Table 1c: goodput where a failure restarts the whole island";
+  out.unit = "percent";
+  out.columns = {"150k chips", "300k", "600k", "1.2M", "2.4M"};
+  out.against_first = false;
+  for (const int m : kLearners) out.rows.push_back("M = " + std::to_string(m));
+  const auto add = [&](const char* name, const auto& cell) {
+    Series series{name, empty_grid(kLearners.size(), paper::kChips.size())};
+    for (std::size_t r = 0; r < kLearners.size(); ++r)
+      for (std::size_t c = 0; c < paper::kChips.size(); ++c)
+        series.cells[r][c] = 100 * cell(kLearners[r], paper::kChips[c]);
+    out.series.push_back(std::move(series));
+  };
+  if (options.formula)
+    add("formula", [&](int m, double chips) {
+      return expected_availability(constants, chips / paper::kYear, m, false).goodput;
+    });
+  if (options.model)
+    add("model", [&](int m, double chips) {
+      return model_availability(options, constants, m, false, chips).goodput;
+    });
+  if (options.cores)
+    add("cores", [&](int m, double chips) {
+      return cores_availability(options.seed, m, chips, false, constants).goodput;
+    });
+  return out;
+}
 
 }  // namespace
 
@@ -73,20 +122,19 @@ std::vector<Comparison> table1(const FidelityOptions& options) {
     });
   if (options.model)
     add("model", [&](const paper::AvailabilityRow& row, double chips) {
-      AvailabilityConfig config;
-      config.seed = options.seed;
-      config.chips = chips;
-      config.mtbi_seconds = paper::kYear;
-      config.learners = row.learners;
-      config.elastic = row.elastic;
-      config.seconds = kModelSeconds;
-      config.constants = constants;
-      const AvailabilityResult got = simulate_availability(config);
+      return model_availability(options, constants, row.learners, row.elastic, chips);
+    });
+  // One learner has no quorum and no grace: the cores are shown from two on.
+  if (options.cores)
+    add("cores", [&](const paper::AvailabilityRow& row, double chips) {
+      if (row.learners < 2) return Availability{kNone, kNone};
+      const CoresResult got =
+          cores_availability(options.seed, row.learners, chips, row.elastic, constants);
       return Availability{got.goodput, got.uptime};
     });
   goodput.notes.push_back(constants_note(constants));
   uptime.notes.push_back("no constant is fitted on uptime");
-  return {goodput, uptime};
+  return {goodput, uptime, whole_islands(options, constants)};
 }
 
 std::vector<Comparison> table4(const FidelityOptions& options) {
@@ -94,8 +142,11 @@ std::vector<Comparison> table4(const FidelityOptions& options) {
   out.title = "Table 4: wall-clock time when more learners join for half of the FLOPs";
   out.unit = "relative to none";
   out.rows = {"data parallel, elastic", "decoupled"};
-  Series reference{"paper", {{}, {}}}, formula{"formula", {{}, {}}};
+  Series reference{"paper", {{}, {}}}, formula{"formula", {{}, {}}}, cores{"cores", {{}, {}}};
   for (const auto& row : paper::table4()) {
+    cores.cells[0].push_back(kNone);
+    cores.cells[1].push_back(options.cores ? cores_scavenging_time(options.seed, row.extra)
+                                           : kNone);
     out.columns.push_back("+" + format("%.0f", 100 * row.extra) + "%");
     reference.cells[0].push_back(row.data_parallel);
     reference.cells[1].push_back(row.decoupled);
@@ -104,8 +155,83 @@ std::vector<Comparison> table4(const FidelityOptions& options) {
   }
   out.series.push_back(std::move(reference));
   if (options.formula) out.series.push_back(std::move(formula));
+  if (options.cores) out.series.push_back(std::move(cores));
   out.notes.push_back("formula: 0.5 + 0.5 / (1 + x), no constants");
   return {out};
+}
+
+namespace {
+
+// Rows of Table 5; `lockstep` is the paper's behaviour at K = M.
+std::vector<CoresResult> quorum_rows(const FidelityOptions& options, bool lockstep) {
+  std::vector<CoresResult> out;
+  for (const auto& row : paper::table5())
+    out.push_back(
+        cores_quorum(options.seed, {row.quorum, row.grace ? options.grace : diloco::GraceKind::kOff,
+                                    lockstep && row.quorum > 1}));
+  return out;
+}
+
+Comparison quorum_goodput(const FidelityOptions& options, const std::vector<CoresResult>& paper_way,
+                          const std::vector<CoresResult>& ours) {
+  Comparison out;
+  out.title = "Table 5: goodput, M = 8, four at 0.82 of the speed, 10% jitter";
+  out.unit = "percent";
+  out.columns = {"goodput"};
+  out.series = {{"paper", {}}, {"formula", {}}};
+  for (const auto& row : paper::table5()) {
+    out.rows.push_back("K = " + std::to_string(row.quorum) + ", grace " +
+                       (row.grace ? "on" : "off"));
+    out.series[0].cells.push_back({row.goodput});
+    out.series[1].cells.push_back({row.quorum > 1 ? 100 * lockstep_goodput(8, 0.82, 0.1) : 100});
+  }
+  const auto add = [&](const char* name, const std::vector<CoresResult>& results) {
+    Series series{name, {}};
+    for (const auto& r : results) series.cells.push_back({100 * r.goodput});
+    out.series.push_back(std::move(series));
+  };
+  if (!options.formula) out.series.pop_back();
+  if (options.cores) {
+    add("cores, lock-step", paper_way);
+    add("cores", ours);
+  }
+  out.notes.push_back(
+      "lock-step: who has contributed waits until its round is closed, as the paper's "
+      "learners do at K = M; this product's never wait");
+  return out;
+}
+
+Comparison quorum_quality(const std::vector<CoresResult>& ours) {
+  Comparison out;
+  out.title = "Table 5: what the quorum and the grace window do to the rounds";
+  out.unit = "as said";
+  out.against_first = false;
+  out.columns = {"participants", "steps a step", "merged %", "text (paper)", "vision (paper)"};
+  out.series = {{"cores", {}}};
+  for (std::size_t r = 0; r < ours.size(); ++r) {
+    const auto& row = paper::table5()[r];
+    out.rows.push_back("K = " + std::to_string(row.quorum) + ", grace " +
+                       (row.grace ? "on" : "off"));
+    out.series[0].cells.push_back({ours[r].mean_participants, ours[r].global_per_step,
+                                   100 * ours[r].merged_fraction, row.text, row.vision});
+  }
+  out.notes.push_back(
+      "steps a step: global steps over the mean local steps; the paper's accuracies "
+      "are beside, not recomputed");
+  return out;
+}
+
+}  // namespace
+
+std::vector<Comparison> table5(const FidelityOptions& options) {
+  std::vector<CoresResult> paper_way, ours;
+  if (options.cores) {
+    paper_way = quorum_rows(options, true);
+    ours = quorum_rows(options, false);
+  }
+  std::vector<Comparison> out{quorum_goodput(options, paper_way, ours)};
+  if (options.cores) out.push_back(quorum_quality(ours));
+  return out;
 }
 
 namespace {
@@ -174,7 +300,7 @@ Comparison decoupled_table(const FidelityOptions& options, const BandwidthFit& f
 }
 
 // The paper's training setting, H = P = 24, link always busy, and this product's star and shards.
-Comparison busy_table(bool int4) {
+Comparison busy_table(const FidelityOptions& options, bool int4) {
   constexpr int kLearners = 8;
   const double bits = int4 ? 4 : 16;
   Comparison out = bandwidth_table(int4 ? "H = P = 24, int4" : "H = P = 24, bf16");
@@ -194,10 +320,25 @@ Comparison busy_table(bool int4) {
     return busy(sharded_bits(paper::kTable13Parameters, bits, bits, kLearners, k.datacenters).up, k,
                 c);
   }));
+  if (options.cores) {
+    std::map<std::pair<int, std::size_t>, double> steps;
+    for (const int d : {2, 8})
+      for (std::size_t c = 0; c < paper::kUtilisation.size(); ++c)
+        steps[{d, c}] = cores_hub_steps(options.seed, d, paper::kUtilisation[c]);
+    const double sent = int4 ? 4 + 32.0 / 256 : 16;  // a scale for each 256 elements
+    out.series.push_back(bandwidth_series("cores, hub", [&](const auto& k, std::size_t c) {
+      const double round =
+          star_bits(paper::kTable13Parameters, sent, sent, kLearners, k.datacenters).up /
+          kTrainingInterval;
+      return round / (steps.at({k.datacenters, c}) * k.step_seconds) / 1e9;
+    }));
+  }
   out.notes.push_back(
       "hub: every upload and every publication of the M = 8 learners crosses the "
       "outer optimizer's link, but for those in its own datacenter; shards: one a "
-      "datacenter, fragments owned in turn; ring: the paper's count, one learner a "
+      "datacenter, fragments owned in turn; cores: K = M, all uploads and publications on the "
+      "hub's "
+      "link first in, first out; ring: the paper's count, one learner a "
       "datacenter");
   return out;
 }
@@ -207,7 +348,8 @@ Comparison busy_table(bool int4) {
 std::vector<Comparison> table13(const FidelityOptions& options) {
   const BandwidthFit fit = fit_bandwidth();
   return {data_parallel_table(options), decoupled_table(options, fit, false),
-          decoupled_table(options, fit, true), busy_table(false), busy_table(true)};
+          decoupled_table(options, fit, true), busy_table(options, false),
+          busy_table(options, true)};
 }
 
 std::vector<Comparison> fig12(const FidelityOptions& options) {
@@ -216,8 +358,8 @@ std::vector<Comparison> fig12(const FidelityOptions& options) {
   Comparison out;
   out.title = "Fig. 12: downtime of the others while a learner comes up";
   out.unit = "steps, against the steps that one copy of the model takes";
-  out.rows = {"data parallel, elastic", "decoupled"};
-  Series reference{"paper", empty_grid(2, kCopy.size())}, formula = reference;
+  out.rows = {"data parallel, elastic", "decoupled", "the newcomer's own wait"};
+  Series reference{"paper", empty_grid(3, kCopy.size())}, formula = reference;
   formula.name = "formula";
   for (std::size_t c = 0; c < kCopy.size(); ++c) {
     out.columns.push_back(format("%.0f", kCopy[c]));
@@ -228,6 +370,15 @@ std::vector<Comparison> fig12(const FidelityOptions& options) {
   }
   out.series.push_back(std::move(reference));
   if (options.formula) out.series.push_back(std::move(formula));
+  if (options.cores) {
+    Series cores{"cores", empty_grid(3, kCopy.size())};
+    for (std::size_t c = 0; c < kCopy.size(); ++c) {
+      const Joining got = cores_joining(options.seed, kCopy[c]);
+      cores.cells[1][c] = std::max(0.0, got.others_downtime);
+      cores.cells[2][c] = got.own_steps;
+    }
+    out.series.push_back(std::move(cores));
+  }
   out.notes.push_back(
       "paper: what its caption says (none up to 6 steps a copy, data parallel's "
       "where a copy takes 24); the curve itself is not published as numbers");

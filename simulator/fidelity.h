@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/diloco/settings.h"
 #include "simulator/availability.h"
 #include "simulator/comparison.h"
 #include "simulator/formulas.h"
@@ -14,6 +15,7 @@ namespace archipelago::simulator {
 struct FidelityOptions {
   std::uint64_t seed = 1;
   bool formula = true, model = true, cores = true;
+  diloco::GraceKind grace = diloco::GraceKind::kSteps;  // of the rows of Table 5 that have it on
 };
 
 // Reconfiguration, restart and return times are not published. Step time and the ratio of up to
@@ -29,6 +31,7 @@ struct BandwidthFit {
 
 [[nodiscard]] std::vector<Comparison> table1(const FidelityOptions& options);
 [[nodiscard]] std::vector<Comparison> table4(const FidelityOptions& options);
+[[nodiscard]] std::vector<Comparison> table5(const FidelityOptions& options);
 [[nodiscard]] std::vector<Comparison> table13(const FidelityOptions& options);
 [[nodiscard]] std::vector<Comparison> fig12(const FidelityOptions& options);
 

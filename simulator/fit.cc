@@ -75,7 +75,7 @@ BandwidthFit fit_bandwidth() {
           const double got =
               decoupled_bandwidth(ring_bits(paper::kTable13Parameters, bits, k.datacenters),
                                   k.step_seconds, paper::kUtilisation[c], v[0], v[1]);
-          sum += std::pow(std::log(got / paper_value), 2);
+          sum += std::pow(std::log(got / 1e9 / paper_value), 2);
         }
       }
     return sum;

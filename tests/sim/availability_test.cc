@@ -74,6 +74,12 @@ TEST_CASE("a star carries what its learners send, shards come back to the ring")
   CHECK(busy_link_bandwidth(ring_bits(5e9, 16, 8), 1, 0.95, 24) == Approx(5.54e9).epsilon(0.01));
 }
 
+TEST_CASE("Table 13: the constants of the decoupled rows come from half of the cells") {
+  const BandwidthFit fit = fit_bandwidth();
+  CHECK(fit.interval == Approx(kTable13Interval).epsilon(0.03));
+  CHECK(fit.hidden == Approx(kTable13Hidden).epsilon(0.03));
+}
+
 TEST_CASE("Fig. 12: no downtime to 6 steps a copy, data parallel's at 24") {
   CHECK(decoupled_recovery(6, 24) == 0);
   CHECK(decoupled_recovery(6.5, 24) > 0);
@@ -91,8 +97,9 @@ TEST_CASE("lock-step at a full quorum costs what Table 5 says") {
 }
 
 TEST_CASE("Table 1: formula and model within 2 points RMS, goodput and uptime, fitted on half") {
-  const auto tables = table1(without_cores());
-  REQUIRE(tables.size() == 2);
+  auto tables = table1(without_cores());
+  REQUIRE(tables.size() == 3);
+  tables.pop_back();  // islands that restart whole: the paper has no such row from M = 2 on
   for (const auto& table : tables)
     for (const char* name : {"formula", "model"}) {
       const Errors e = errors(table, index_of(table, name));
