@@ -80,7 +80,9 @@ tl::expected<Setup, Failure> set_up(const Flags& flags, const DaemonHooks& hooks
   auto layout = layout_of(setup.shapes);
   if (!layout) return refused(layout.error());
   setup.layout = std::move(*layout);
-  auto fragments = FragmentMap::create(setup.layout, setup.spec.sync.fragments);
+  const auto scheme = diloco::parse_scheme(setup.spec.sync.fragmentation);
+  if (!scheme) return refused(scheme.error().with_context("sync.fragmentation"));
+  auto fragments = FragmentMap::create(setup.layout, setup.spec.sync.fragments, *scheme);
   if (!fragments) return refused(fragments.error().with_context("sync.fragments"));
   setup.fragments = std::move(*fragments);
   const auto& model = setup.spec.model;
@@ -116,6 +118,7 @@ ExchangeOptions exchange_options(const Setup& setup, const Flags& flags,
     options.credential = credential;
   options.run_id = flags.run_id;
   options.uplink = codec_of(setup.spec.sync.uplink);
+  options.published_bf16 = setup.spec.sync.published == config::Precision::kBf16;
   options.layout_text = setup.layout.to_text();
   options.layout_body = layout_body(setup.layout, hf_config_json(setup.spec.model));
   options.recovery_precision = setup.spec.recovery.precision;

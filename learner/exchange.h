@@ -36,6 +36,7 @@ struct ExchangeOptions {
   std::string run_id;      // must be that of the hello's answer; empty: taken from it
   diloco::HelloRequest hello;
   codec::Codec uplink = codec::Codec::kInt4;
+  bool published_bf16 = false;  // published copies hold only what bf16 can
   std::string layout_text;
   std::string layout_body;  // of PUT /v1/layout/{digest}
   config::Precision recovery_precision = config::Precision::kBf16;

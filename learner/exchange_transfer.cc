@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/wire/tape_file.h"
+#include "common/codec/bf16_grid.h"
 #include "learner/exchange.h"
 
 namespace archipelago::learner {
@@ -256,6 +257,7 @@ Status Exchange::adopt_frame(const diloco::FetchOrder& order, const wire::FrameH
     values = std::make_shared<std::vector<float>>(static_cast<std::size_t>(view.total));
   }
   ARCH_TRY_VOID(decode_fragment(view, head.codec, payload, delta, *values));
+  if (options_.published_bf16) codec::round_to_bf16(*values);  // as the outer optimizer did
   if (!hub_.bases().put(order.fragment, head.t, std::move(values)))
     return fail(ErrorKind::kUnavailable, "too many versions wait to be applied");
   hub_.with_core([&](diloco::LearnerCore& core) {

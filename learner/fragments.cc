@@ -20,16 +20,18 @@ Result<diloco::Layout> layout_of(const std::vector<TensorShape>& tensors) {
   return diloco::Layout::create(std::move(out));
 }
 
-Result<FragmentMap> FragmentMap::create(const diloco::Layout& layout, std::int32_t fragments) {
+Result<FragmentMap> FragmentMap::create(const diloco::Layout& layout, std::int32_t fragments,
+                                        diloco::FragmentScheme scheme) {
   diloco::Fragmentation cut;
-  ARCH_TRY(cut, diloco::Fragmentation::balanced(layout, fragments));
+  ARCH_TRY(cut, diloco::Fragmentation::create(layout, fragments, scheme));
   FragmentMap map;
   for (const diloco::Fragment& fragment : cut.fragments()) {
     FragmentView view;
     for (const diloco::FragmentTensor& tensor : fragment.tensors) {
-      view.tensors.push_back(static_cast<std::int32_t>(tensor.index));
+      const std::int64_t offset = layout.tensors()[tensor.index].offset + tensor.begin;
+      view.tensors.push_back({offset, tensor.elements});
       view.elements.push_back(tensor.elements);
-      view.flat_offsets.push_back(layout.tensors()[tensor.index].offset);
+      view.flat_offsets.push_back(offset);
     }
     view.total = fragment.elements;
     map.elements_ += fragment.elements;

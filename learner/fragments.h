@@ -21,19 +21,20 @@ namespace archipelago::learner {
 
 [[nodiscard]] Result<diloco::Layout> layout_of(const std::vector<TensorShape>& tensors);
 
-// One fragment as the trainer and the codecs want it: values of a fragment are its tensors' one
-// after another.
+// One fragment as the trainer and the codecs want it: values of a fragment are its tensors' (or
+// their parts') one after another.
 struct FragmentView {
-  std::vector<std::int32_t> tensors;       // indices into Trainer::tensors()
-  std::vector<std::int64_t> elements;      // of each tensor
-  std::vector<std::int64_t> flat_offsets;  // of each tensor in the whole flat buffer
+  std::vector<TensorRange> tensors;        // places in the whole flat buffer
+  std::vector<std::int64_t> elements;      // of each
+  std::vector<std::int64_t> flat_offsets;  // of each
   std::int64_t total = 0;
 };
 
 class FragmentMap {
  public:
-  [[nodiscard]] static Result<FragmentMap> create(const diloco::Layout& layout,
-                                                  std::int32_t fragments);
+  [[nodiscard]] static Result<FragmentMap> create(
+      const diloco::Layout& layout, std::int32_t fragments,
+      diloco::FragmentScheme scheme = diloco::FragmentScheme::kBalanced);
   [[nodiscard]] const FragmentView& operator[](std::int32_t p) const {
     return views_.at(static_cast<std::size_t>(p));
   }

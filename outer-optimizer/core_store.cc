@@ -30,7 +30,7 @@ diloco::tape::Round tape_round(const MergeJob& job, const OuterRules& rules) {
   diloco::tape::Round round;
   round.t = job.t;
   round.fragment = job.fragment;
-  round.rules = {rules.step.learning_rate, rules.step.momentum, rules.step.nesterov, rules.radial,
+  round.rules = {rules.step.learning_rate, rules.step.momentum, rules.step.nesterov, rules.radial.other,
                  std::string(codec::name(rules.downlink))};
   for (const auto& member : job.members)
     round.members.push_back({member.unit, member.incarnation, member.attempt,

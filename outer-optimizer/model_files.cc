@@ -4,6 +4,7 @@
 
 #include "common/base/files.h"
 #include "common/wire/safetensors.h"
+#include "outer-optimizer/store/export.h"
 
 namespace archipelago::outer {
 namespace fs = std::filesystem;
@@ -112,28 +113,27 @@ Result<http::Reply> ModelFiles::get_tensors(const CheckpointInfo& info) {
     const std::lock_guard lock(mutex_);
     verify = !verified_.contains(info.step);
   }
-  ARCH_TRY(const auto fragmentation, diloco::Fragmentation::balanced(info.layout, info.fragments));
+  ARCH_TRY(const auto fragmentation,
+           diloco::Fragmentation::create(info.layout, info.fragments, info.scheme));
   ARCH_TRY(const auto parts, map_published(checkpoints_, info, fragmentation, verify));
   if (verify) {
     const std::lock_guard lock(mutex_);
     if (verified_.size() >= 1024) verified_.clear();
     verified_.insert(info.step);
   }
+  std::vector<std::span<const float>> published;
+  for (const MappedFragment& part : parts) published.push_back(part.values);
   const auto& tensors = info.layout.tensors();
+  const auto pieces = tensor_pieces(info.layout, fragmentation, published);
   std::vector<wire::SafeTensorView> views(tensors.size());
-  std::vector<std::size_t> from(tensors.size());  // fragment of each tensor
-  for (std::size_t p = 0; p < parts.size(); ++p) {
-    for (const auto& part : fragmentation.fragments()[p].tensors) {
-      from[part.index] = p;
-      views[part.index] = {tensors[part.index].name, tensors[part.index].shape,
-                           parts[p].values.subspan(static_cast<std::size_t>(part.offset),
-                                                   static_cast<std::size_t>(part.elements))};
+  std::vector<http::SharedBytes> bytes;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    views[i] = {tensors[i].name, tensors[i].shape, pieces[i].front().values};
+    for (const TensorPiece& piece : pieces[i]) {
+      if (&piece != &pieces[i].front()) views[i].more.push_back(piece.values);
+      bytes.push_back(with_reader(reader, parts[piece.fragment].file, std::as_bytes(piece.values)));
     }
   }
-  std::vector<http::SharedBytes> bytes;
-  bytes.reserve(views.size());
-  for (std::size_t i = 0; i < views.size(); ++i)
-    bytes.push_back(with_reader(reader, parts[from[i]].file, std::as_bytes(views[i].values)));
   http::Reply reply = http::Reply::bytes(std::move(bytes));
   ARCH_TRY(reply.body, wire::safetensors_head(views));
   name_step(reply, info.step);

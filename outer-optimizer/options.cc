@@ -71,10 +71,6 @@ Result<DaemonOptions> make_options(const Flags& flags, const config::DecoupledTr
         ErrorKind::kRefused,
         "spec.outerOptimizer.checkpoint.journal: \"off\" is not supported yet, allowed: fp32");
   }
-  if (spec.sync.embedding_merge != config::MergeRule::kMean) {
-    return fail(ErrorKind::kRefused,
-                "spec.sync.embeddingMerge: rda is not supported yet, allowed: mean");
-  }
   DaemonOptions out;
   out.flags = flags;
   out.core = core_of(flags, spec);
@@ -88,9 +84,12 @@ Result<DaemonOptions> make_options(const Flags& flags, const config::DecoupledTr
   out.store.run_id = flags.run_id;
   out.store.fragments = spec.sync.fragments;
   out.store.interval = spec.sync.interval;
+  ARCH_TRY(out.store.scheme, diloco::parse_scheme(spec.sync.fragmentation));
+  out.store.published_bf16 = spec.sync.published == config::Precision::kBf16;
   out.store.rules.step = {static_cast<float>(spec.outer.learning_rate),
                           static_cast<float>(spec.outer.momentum), spec.outer.nesterov};
-  out.store.rules.radial = spec.sync.merge == config::MergeRule::kRda;
+  out.store.rules.radial = {spec.sync.merge == config::MergeRule::kRda,
+                            spec.sync.embedding_merge == config::MergeRule::kRda};
   out.store.rules.downlink = codec_of(spec.sync.downlink);
   out.store.threads = threads_of(spec.outer_optimizer);
   out.store.checkpoint_every = out.checkpoint_every;

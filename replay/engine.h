@@ -25,6 +25,8 @@ namespace archipelago::replay {
 struct EngineOptions {
   std::vector<learner::TensorShape> shapes;
   std::int32_t fragments = 24;  // P
+  diloco::FragmentScheme scheme = diloco::FragmentScheme::kBalanced;
+  bool published_bf16 = false;
   codec::Codec uplink = codec::Codec::kInt4;
   double blend = 0;  // overwrite: blend x own + (1 - blend) x published
   config::Precision recovery_precision = config::Precision::kBf16;

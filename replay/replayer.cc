@@ -90,6 +90,7 @@ class Replayer {
   std::set<std::string> told_;
   int threads_ = 0;
   bool seeded_ = false;
+  bool radial_embedding_ = false;  // a run's own; the tape has the others' rule a round
 };
 
 Result<const Settings*> Replayer::settings_of(std::size_t opened) {
@@ -117,6 +118,9 @@ Status Replayer::make_engine() {
   options.shapes = hooks_.shapes(spec.model);
   options.fragments = spec.sync.fragments;
   ARCH_TRY(options.uplink, codec::parse_codec(config::to_string(spec.sync.uplink)));
+  ARCH_TRY(options.scheme, diloco::parse_scheme(spec.sync.fragmentation));
+  options.published_bf16 = spec.sync.published == config::Precision::kBf16;
+  radial_embedding_ = spec.sync.embedding_merge == config::MergeRule::kRda;
   options.blend = spec.sync.blend;
   options.recovery_precision = spec.recovery.precision;
   options.threads = options_.merge_threads;
@@ -324,7 +328,7 @@ Status Replayer::make_round(const tape::Round& round) {
   }
   outer::OuterRules rules;
   rules.step = {round.rules.learning_rate, round.rules.momentum, round.rules.nesterov};
-  rules.radial = round.rules.radial;
+  rules.radial = {round.rules.radial, radial_embedding_};
   ARCH_TRY(rules.downlink, codec::parse_codec(round.rules.downlink));
   ARCH_TRY_VOID(engine_->merge(round.t, round.fragment, rules, members));
   if (plan_.version_uses.contains({round.t, round.fragment}))

@@ -18,7 +18,7 @@ inline constexpr std::array<Named<GraceRule>, 3> kGraceRules{
 inline constexpr std::array<Named<MergeRule>, 2> kMergeRules{
     {{MergeRule::kRda, "rda"}, {MergeRule::kMean, "mean"}}};
 inline constexpr std::array<Named<MergeRule>, 2> kEmbeddingMergeRules{
-    {{MergeRule::kMean, "mean"}, {MergeRule::kRda, "rda", false}}};
+    {{MergeRule::kMean, "mean"}, {MergeRule::kRda, "rda"}}};
 inline constexpr std::array<Named<CodecName>, 4> kCodecs{{{CodecName::kFp32, "fp32"},
                                                           {CodecName::kBf16, "bf16"},
                                                           {CodecName::kInt8, "int8"},
@@ -30,13 +30,11 @@ inline constexpr std::array<Named<RetainPolicy>, 2> kRetainPolicies{
 
 // Fields with one value today; the others are known and refused.
 using Word = std::string_view;
-inline constexpr std::array<Named<Word>, 2> kOptimizers{
-    {{"adamw", "adamw"}, {"muon", "muon", false}}};
+inline constexpr std::array<Named<Word>, 2> kOptimizers{{{"adamw", "adamw"}, {"muon", "muon"}}};
 inline constexpr std::array<Named<Word>, 2> kTokenizers{
     {{"bytes", "bytes"}, {"sentencepiece", "sentencepiece", false}}};
-inline constexpr std::array<Named<Word>, 3> kFragmentations{
-    {{"balanced", "balanced"}, {"layer", "layer", false}, {"tensor", "tensor", false}}};
-inline constexpr std::array<Named<Word>, 2> kPublished{{{"fp32", "fp32"}, {"bf16", "bf16", false}}};
+inline constexpr std::array<Named<Word>, 4> kFragmentations{
+    {{"balanced", "balanced"}, {"layer", "layer"}, {"tensor", "tensor"}, {"split", "split"}}};
 inline constexpr std::array<Named<Word>, 2> kShards{
     {{"single", "single"}, {"perDatacenter", "perDatacenter", false}}};
 inline constexpr std::array<Named<Word>, 3> kTls{

@@ -123,13 +123,12 @@ void read_sync(ObjectReader sync, SyncSpec& out, Given& given) {
   sync.choice("embeddingMerge", out.embedding_merge, kEmbeddingMergeRules);
   sync.choice("uplink", out.uplink, kCodecs);
   sync.choice("downlink", out.downlink, kCodecs);
-  sync.only("blend", 0);
+  sync.number("blend", out.blend, {0, 1, false, true});
   given.max_lead = sync.integer("maxLead", out.max_lead, 1, 10'000'000);
   given.start_units = sync.integer("startUnits", out.start_units, 1, 256);
   sync.number("startTimeoutSeconds", out.start_timeout_seconds, {1, 604800});
   sync.only("waitTimeoutSeconds", 3600);
-  Word published;
-  sync.choice("published", published, kPublished);
+  sync.choice("published", out.published, kPrecisions);
   sync.finish();
 }
 

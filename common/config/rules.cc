@@ -75,6 +75,32 @@ void check_model(const TrainingSpec& spec, Rules& rules) {
   }
 }
 
+// No fragment may be empty (common/diloco/fragmentation.h says who goes where).
+void check_fragments(const TrainingSpec& spec, Rules& rules) {
+  if (!rules.on({"spec.sync.fragments", "spec.sync.fragmentation", "spec.model"})) return;
+  const SyncSpec& s = spec.sync;
+  const ModelSize size = model_size(spec.model);
+  const auto refuse = [&](std::int64_t most, const std::string& problem, const std::string& hint) {
+    if (s.fragments > most)
+      rules.fail("spec.sync.fragments", s.fragments, problem, "at most " + number(most), hint);
+  };
+  if (s.fragmentation == "balanced") {
+    refuse(size.tensors, "is more than the model's " + number(size.tensors) + " tensors",
+           "a layer has 9 tensors; fragmentation split cuts tensors");
+  } else if (s.fragmentation == "layer") {
+    refuse(spec.model.layers + 1, "is more than the model's layers and one",
+           "fragmentation layer puts whole layers into all fragments but the first");
+  } else if (s.fragmentation == "tensor") {
+    refuse(9 * spec.model.layers + 1, "is more than the tensors of the model's layers and one",
+           "a layer has 9 tensors");
+  } else {
+    const std::int64_t row = std::max(spec.model.hidden_size, spec.model.intermediate_size);
+    refuse(size.parameters / row,
+           "gives fragments smaller than the model's longest row, " + number(row) + " elements",
+           "fragmentation split cuts between rows");
+  }
+}
+
 void check_schedule(const TrainingSpec& spec, Rules& rules) {
   const SyncSpec& s = spec.sync;
   const bool cycle = rules.on({"spec.sync.fragments", "spec.sync.interval"});
@@ -95,14 +121,6 @@ void check_schedule(const TrainingSpec& spec, Rules& rules) {
       rules.fail("spec.sync.maxLead", s.max_lead, "is not more than interval/fragments + overlap",
                  number(least) + " or more",
                  "leave it out for " + number(std::max<std::int64_t>(2 * s.interval, least)));
-    }
-  }
-  if (rules.on({"spec.sync.fragments", "spec.model"})) {
-    const std::int64_t tensors = model_size(spec.model).tensors;
-    if (s.fragments > tensors) {
-      rules.fail("spec.sync.fragments", s.fragments,
-                 "is more than the model's " + number(tensors) + " tensors",
-                 "at most " + number(tensors), "a layer has 9 tensors");
     }
   }
   if (rules.on({"spec.inner.warmupSteps", "spec.budget"}) &&
@@ -230,6 +248,7 @@ void check_rules(const DecoupledTraining& training, ErrorList& errors) {
   check_model(training.spec, rules);
   check_units(training.spec, rules);
   check_schedule(training.spec, rules);
+  check_fragments(training.spec, rules);
   check_names(training, rules);
   check_resources(training.spec, rules);
 }

@@ -94,15 +94,16 @@ struct SyncSpec {
   std::int32_t overlap = 2;     // tau
   std::int32_t quorum = 1;      // K
   GraceSpec grace;
-  std::string fragmentation = "balanced";
+  std::string fragmentation = "balanced";  // diloco::FragmentScheme's names
   MergeRule merge = MergeRule::kRda;
   MergeRule embedding_merge = MergeRule::kMean;
   CodecName uplink = CodecName::kInt4;
   CodecName downlink = CodecName::kInt4;
-  double blend = 0.0;
+  double blend = 0.0;  // share of its own weights that a learner keeps at an overwrite
   std::int32_t max_lead = 0;     // resolved: max(2H, H/P + overlap + 1)
   std::int32_t start_units = 0;  // resolved: sum of learnerUnits
   double start_timeout_seconds = 300;
+  Precision published = Precision::kFp32;
   bool operator==(const SyncSpec&) const = default;
 };
 

@@ -94,10 +94,11 @@ Json sync(const SyncSpec& in) {
           {"embeddingMerge", to_string(in.embedding_merge)},
           {"uplink", to_string(in.uplink)},
           {"downlink", to_string(in.downlink)},
-          {"blend", 0},
+          {"blend", in.blend},
           {"maxLead", in.max_lead},
           {"startUnits", in.start_units},
-          {"startTimeoutSeconds", in.start_timeout_seconds}};
+          {"startTimeoutSeconds", in.start_timeout_seconds},
+          {"published", to_string(in.published)}};
 }
 
 Json outer_optimizer(const OuterOptimizerSpec& in) {

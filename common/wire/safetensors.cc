@@ -133,10 +133,12 @@ Result<std::string> make_header(std::span<const SafeTensorView> tensors,
   for (const SafeTensorView& tensor : tensors) {
     std::uint64_t count = 0;
     ARCH_TRY(count, element_count(tensor.name, tensor.shape));
-    if (count != tensor.values.size())
+    std::size_t given = tensor.values.size();
+    for (const auto& piece : tensor.more) given += piece.size();
+    if (count != given)
       return fail(ErrorKind::kInvalid, "safetensors: tensor '" + tensor.name + "' has " +
-                                           std::to_string(tensor.values.size()) +
-                                           " values for a shape of " + std::to_string(count));
+                                           std::to_string(given) + " values for a shape of " +
+                                           std::to_string(count));
     if (tensor.name == "__metadata__" || header.contains(tensor.name))
       return fail(ErrorKind::kInvalid, "safetensors: tensor name '" + tensor.name + "' is taken");
     const std::uint64_t end = at + count * item_bytes(dtype);
@@ -212,8 +214,10 @@ Status write_safetensors(const std::filesystem::path& path, std::span<const Safe
   const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!fd.valid()) return fail(errno_error("create " + temporary.string(), errno));
   ARCH_TRY_VOID(write_all(fd.get(), std::as_bytes(std::span(head))));
-  for (const SafeTensorView& tensor : tensors)
+  for (const SafeTensorView& tensor : tensors) {
     ARCH_TRY_VOID(write_values(fd.get(), tensor.values, dtype));
+    for (const auto& piece : tensor.more) ARCH_TRY_VOID(write_values(fd.get(), piece, dtype));
+  }
   if (::fsync(fd.get()) != 0) return fail(errno_error("fsync " + temporary.string(), errno));
   if (::rename(temporary.c_str(), path.c_str()) != 0)
     return fail(errno_error("rename to " + path.string(), errno));

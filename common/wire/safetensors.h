@@ -40,7 +40,8 @@ struct SafeHeader {
 struct SafeTensorView {
   std::string name;
   std::vector<std::int64_t> shape;
-  std::span<const float> values;  // product(shape) elements, borrowed
+  std::span<const float> values;  // product(shape) elements with those of `more`, borrowed
+  std::vector<std::span<const float>> more = {};  // where the tensor lies in pieces: the others
 };
 
 // What stands before the tensors' bytes, in the given order: length and header.

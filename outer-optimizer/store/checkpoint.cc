@@ -72,6 +72,15 @@ bool parse_manifest_line(std::string_view line, Manifest* out) {
   if (key == "step") return parse_number(value, &info.step.value);
   if (key == "epoch") return parse_number(value, &info.epoch);
   if (key == "fragments") return parse_number(value, &info.fragments);
+  if (key == "fragmentation") {
+    const auto scheme = diloco::parse_scheme(value);
+    if (scheme) info.scheme = *scheme;
+    return scheme.has_value();
+  }
+  if (key == "published") {
+    info.published_bf16 = value == "bf16";
+    return value == "bf16" || value == "fp32";
+  }
   if (key == "journal-generation") return parse_number(value, &info.journal_generation);
   if (key == "journal-sequence") return parse_number(value, &info.journal_sequence);
   if (key != "file") return false;
@@ -298,8 +307,9 @@ Status CheckpointWriter::finish() {
   std::ostringstream out;
   out << kHeader << "\nrun " << info_.run_id << "\nstep " << info_.step << "\nepoch " << info_.epoch
       << "\nlayout " << info_.layout.digest().hex() << "\nfragments " << info_.fragments
-      << "\njournal-generation " << info_.journal_generation << "\njournal-sequence "
-      << info_.journal_sequence << '\n';
+      << "\nfragmentation " << diloco::to_string(info_.scheme) << "\npublished "
+      << (info_.published_bf16 ? "bf16" : "fp32") << "\njournal-generation "
+      << info_.journal_generation << "\njournal-sequence " << info_.journal_sequence << '\n';
   for (const File& file : files_)
     out << "file " << file.name << ' ' << file.bytes << ' ' << hex(file.checksum) << '\n';
   const std::string body = out.str();

@@ -41,6 +41,9 @@ struct CheckpointInfo {
   Assets assets;
   std::string core_state;
   std::int64_t fragments = 0;
+  // How they were cut and what the published copy holds; absent in the oldest manifests: these.
+  diloco::FragmentScheme scheme = diloco::FragmentScheme::kBalanced;
+  bool published_bf16 = false;
 };
 
 // Bytes of a checkpoint's tensors, without touching any: 12N and headers. 64-bit.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/codec/bf16_grid.h"
 #include "common/diloco/merge.h"
 #include "common/diloco/weights.h"
 
@@ -37,9 +38,11 @@ struct FragmentStore::TensorPlan {
 };
 
 Result<std::unique_ptr<FragmentStore>> FragmentStore::create(
-    const diloco::Layout& layout, const diloco::Fragmentation& fragmentation, int threads) {
+    const diloco::Layout& layout, const diloco::Fragmentation& fragmentation, int threads,
+    bool published_bf16) {
   try {
-    return std::unique_ptr<FragmentStore>(new FragmentStore(layout, fragmentation, threads));
+    return std::unique_ptr<FragmentStore>(
+        new FragmentStore(layout, fragmentation, threads, published_bf16));
   } catch (const std::bad_alloc&) {
     return fail(ErrorKind::kNoSpace,
                 "the outer optimizer's memory cannot hold 14 bytes for each of " +
@@ -48,8 +51,10 @@ Result<std::unique_ptr<FragmentStore>> FragmentStore::create(
 }
 
 FragmentStore::FragmentStore(const diloco::Layout& layout,
-                             const diloco::Fragmentation& fragmentation, int threads)
+                             const diloco::Fragmentation& fragmentation, int threads,
+                             bool published_bf16)
     : fragmentation_(fragmentation),
+      published_bf16_(published_bf16),
       history_limit_(4 * static_cast<std::uint64_t>(layout.elements())),
       pool_(threads),
       gradient_(buffers_->take(as_size(fragmentation.max_elements()) * sizeof(float))) {
@@ -84,6 +89,7 @@ Status FragmentStore::set(FragmentId p, GlobalStep version, std::span<const floa
     std::copy(momentum.begin(), momentum.end(), to.momentum.begin());
   const auto& from = published.empty() ? master : published;
   std::copy(from.begin(), from.end(), to.published.begin());
+  if (published_bf16_) codec::round_to_bf16(to.published);
   adopt(p, version);
   return {};
 }
@@ -138,7 +144,7 @@ void FragmentStore::reserve_gradient(FragmentId p) {
 }
 
 Result<bool> FragmentStore::prepare(FragmentId p, std::span<const MergeInput> members,
-                                    bool radial) {
+                                    RadialClasses radial) {
   const diloco::Fragment& fragment = fragmentation_[p];
   gradient_of_ = FragmentId(-1);
   std::vector<double> weights;
@@ -167,7 +173,7 @@ Result<bool> FragmentStore::prepare(FragmentId p, std::span<const MergeInput> me
     const auto& tensor = fragment.tensors[slot];
     TensorPlan plan;
     plan.slot = slot;
-    plan.radial = radial && classes_[tensor.index] == diloco::MergeClass::kOther;
+    plan.radial = radial[classes_[tensor.index]];
     for (std::size_t m = 0; m < members.size(); ++m) {
       const double norm = std::sqrt(members[m].norm2[slot]);
       norms[m] = norm < kZeroNorm ? 0.0 : norm;
@@ -221,6 +227,7 @@ namespace {
 struct TensorStep {
   const OuterRules& rules;
   bool update = false;
+  bool published_bf16 = false;
   float scale = 1.0F;
   std::span<float> momentum, master;
   std::span<const float> old_published;
@@ -242,6 +249,7 @@ struct TensorStep {
     const std::span<float> fresh = new_published.subspan(first, n);
     if (encoded.empty()) {
       std::memcpy(fresh.data(), values.data(), n * sizeof(float));
+      if (published_bf16) codec::round_to_bf16(fresh);
       return;
     }
     const std::span<const float> old = old_published.subspan(first, n);
@@ -252,6 +260,7 @@ struct TensorStep {
     ARCH_CHECK(done.has_value(), << "a master parameter is not finite");
     std::memcpy(fresh.data(), old.data(), n * sizeof(float));
     codec::decode_accumulate_range(rules.downlink, code, n, 0, 1.0F, fresh);
+    if (published_bf16) codec::round_to_bf16(fresh);
   }
 };
 
@@ -277,6 +286,7 @@ std::uint64_t FragmentStore::apply(FragmentId p, GlobalStep version, const Outer
     const TensorStep step{
         rules,
         update,
+        published_bf16_,
         update ? scale_[slot] : 1.0F,
         target.momentum.floats().subspan(begin, total),
         target.master.floats().subspan(begin, total),
@@ -336,6 +346,7 @@ void FragmentStore::publish_masters(GlobalStep version) {
     Part& target = part(p);
     std::shared_ptr<Buffer> next = buffers_->take(target.published->size());
     std::memcpy(next->bytes().data(), target.master.bytes().data(), next->size());
+    if (published_bf16_) codec::round_to_bf16(next->floats());
     publish(p, version, codec::Codec::kFp32, nullptr, std::move(next), {});
     const std::lock_guard lock(mutex_);
     drop_history(target);
@@ -362,7 +373,27 @@ std::optional<Frame> FragmentStore::frame(FragmentId p, GlobalStep have) const {
     for (const Frame& delta : from.deltas)
       if (have.value >= 0 && delta.base == have) return delta;
   }
-  return keyframe(p);
+  auto whole = keyframe(p);
+  if (whole && published_bf16_) return as_bf16(std::move(*whole));
+  return whole;
+}
+
+// Made anew for each that asks: a pass over the fragment, against half as many bytes on the link.
+Frame FragmentStore::as_bf16(Frame keyframe) const {
+  const diloco::Fragment& fragment = fragmentation_[keyframe.fragment];
+  const auto offsets = payload_offsets(fragment, codec::Codec::kBf16);
+  auto encoded = std::make_shared<Buffer>(offsets.back());
+  for (std::size_t slot = 0; slot < fragment.tensors.size(); ++slot) {
+    const auto& part = fragment.tensors[slot];
+    const auto done = codec::encode(
+        codec::Codec::kBf16,
+        keyframe.payload->floats().subspan(as_size(part.offset), as_size(part.elements)),
+        encoded->bytes().subspan(offsets[slot], offsets[slot + 1] - offsets[slot]));
+    ARCH_CHECK(done.has_value(), << "a published parameter is not finite");
+  }
+  keyframe.codec = codec::Codec::kBf16;
+  keyframe.payload = std::move(encoded);
+  return keyframe;
 }
 
 GlobalStep FragmentStore::version(FragmentId p) const {

@@ -33,9 +33,20 @@ namespace archipelago::outer {
 
 inline constexpr GlobalStep kNoBase{-1};  // a keyframe needs none
 
+// Which classes of tensors are merged by radial-directional averaging; the others by their mean.
+struct RadialClasses {
+  bool other = true;
+  bool embedding = false;
+  RadialClasses(bool others = true, bool embeddings = false)  // NOLINT: one bool says it mostly
+      : other(others), embedding(embeddings) {}
+  [[nodiscard]] bool operator[](diloco::MergeClass merge_class) const {
+    return merge_class == diloco::MergeClass::kEmbedding ? embedding : other;
+  }
+};
+
 struct OuterRules {
   codec::OuterStep step{0.7F, 0.9F, true};  // learning rate, momentum, nesterov
-  bool radial = true;  // RDA for MergeClass::kOther; false: weighted mean for all
+  RadialClasses radial;
   codec::Codec downlink = codec::Codec::kInt4;
 };
 
@@ -52,7 +63,7 @@ struct MergeInput {
 struct Frame {
   FragmentId fragment;
   GlobalStep version;
-  GlobalStep base = kNoBase;  // kNoBase: keyframe, fp32
+  GlobalStep base = kNoBase;  // kNoBase: keyframe, fp32 (from frame(): bf16 where published is)
   codec::Codec codec = codec::Codec::kFp32;
   SharedBuffer payload;                     // layout: payload.h
   std::shared_ptr<const std::string> meta;  // as given to apply(): members and excluded
@@ -67,9 +78,12 @@ class FragmentStore {
  public:
   static constexpr std::size_t kMaxDeltasPerFragment = 4;
 
-  // Allocates; kNoSpace when the memory is not there. threads >= 1.
+  // Allocates; kNoSpace when the memory is not there. threads >= 1. published_bf16: every published
+  // copy holds only what bf16 can, so that a keyframe in bf16 is exact; what rounding leaves stays
+  // between master and published copy and goes with a later delta.
   [[nodiscard]] static Result<std::unique_ptr<FragmentStore>> create(
-      const diloco::Layout& layout, const diloco::Fragmentation& fragmentation, int threads);
+      const diloco::Layout& layout, const diloco::Fragmentation& fragmentation, int threads,
+      bool published_bf16 = false);
 
   [[nodiscard]] const diloco::Fragmentation& fragmentation() const { return fragmentation_; }
 
@@ -90,7 +104,7 @@ class FragmentStore {
   // counts, there is nothing to apply. kRefused: a norm beyond kMaxTensorNorm; kInvalid: sizes do
   // not fit the fragment.
   [[nodiscard]] Result<bool> prepare(FragmentId p, std::span<const MergeInput> members,
-                                     bool radial);
+                                     RadialClasses radial);
   // The prepared gradient, scaled: what the journal stores.
   void gradient(std::int64_t first, std::span<float> out) const;
   // For replay: fills the gradient buffer from the journal instead of prepare(). Size: elements of
@@ -111,8 +125,8 @@ class FragmentStore {
   // based on it while that is kept, else a keyframe of the newest version; nullopt when there is
   // nothing newer or nothing published.
   [[nodiscard]] std::optional<Frame> frame(FragmentId p, GlobalStep have) const;
-  [[nodiscard]] std::optional<Frame> keyframe(FragmentId p) const;
-  [[nodiscard]] GlobalStep version(FragmentId p) const;  // negative: none yet
+  [[nodiscard]] std::optional<Frame> keyframe(FragmentId p) const;  // fp32, shared
+  [[nodiscard]] GlobalStep version(FragmentId p) const;             // negative: none yet
   [[nodiscard]] std::vector<GlobalStep> versions() const;
   [[nodiscard]] std::uint64_t history_bytes() const;
 
@@ -132,7 +146,8 @@ class FragmentStore {
   struct TensorPlan;
 
   FragmentStore(const diloco::Layout& layout, const diloco::Fragmentation& fragmentation,
-                int threads);
+                int threads, bool published_bf16);
+  [[nodiscard]] Frame as_bf16(Frame keyframe) const;
   [[nodiscard]] Part& part(FragmentId p) { return parts_[static_cast<std::size_t>(p.value)]; }
   [[nodiscard]] const Part& part(FragmentId p) const {
     return parts_[static_cast<std::size_t>(p.value)];
@@ -148,6 +163,7 @@ class FragmentStore {
 
   std::vector<diloco::MergeClass> classes_;  // by tensor of the layout
   diloco::Fragmentation fragmentation_;
+  bool published_bf16_ = false;
   std::uint64_t history_limit_ = 0;
   WorkerPool pool_;
   std::shared_ptr<BufferPool> buffers_ = std::make_shared<BufferPool>();  // published copies

@@ -163,8 +163,18 @@ Status Store::Impl::load(GlobalStep step, CheckpointInfo info) {
     return fail(ErrorKind::kInvalid, where + " has " + std::to_string(info.fragments) +
                                          " fragments, the run asks for " +
                                          std::to_string(options.fragments));
-  ARCH_TRY(fragmentation, diloco::Fragmentation::balanced(info.layout, options.fragments));
-  ARCH_TRY(fragments, FragmentStore::create(info.layout, fragmentation, options.threads));
+  if (info.scheme != options.scheme)
+    return fail(ErrorKind::kInvalid,
+                where + " was cut by fragmentation " + std::string(diloco::to_string(info.scheme)) +
+                    ", the run asks for " + std::string(diloco::to_string(options.scheme)));
+  if (info.published_bf16 != options.published_bf16)
+    return fail(ErrorKind::kInvalid,
+                where + " was published in " + (info.published_bf16 ? "bf16" : "fp32") +
+                    ", the run asks for " + (options.published_bf16 ? "bf16" : "fp32"));
+  ARCH_TRY(fragmentation,
+           diloco::Fragmentation::create(info.layout, options.fragments, options.scheme));
+  ARCH_TRY(fragments, FragmentStore::create(info.layout, fragmentation, options.threads,
+                                            options.published_bf16));
   ARCH_TRY_VOID(read_checkpoint_tensors(checkpoints, info, *fragments));
   base = std::move(info);
   report.found = true;
@@ -234,6 +244,8 @@ CheckpointTask::Plan Store::Impl::checkpoint_plan(GlobalStep step,
   plan.info.step = step;
   plan.info.epoch = epoch;
   plan.info.fragments = options.fragments;
+  plan.info.scheme = options.scheme;
+  plan.info.published_bf16 = options.published_bf16;
   plan.info.core_state = core_state;
   plan.info.journal_generation = journal->generation();
   plan.info.journal_sequence = journal->next_sequence();
@@ -291,7 +303,8 @@ Status Store::set_layout(diloco::Layout layout, Assets assets) {
   Impl& s = *impl_;
   if (s.seeded) return fail(ErrorKind::kConflict, "the run has a layout already");
   ARCH_TRY_VOID(check_assets(assets));
-  ARCH_TRY(auto fragmentation, diloco::Fragmentation::balanced(layout, s.options.fragments));
+  ARCH_TRY(auto fragmentation,
+           diloco::Fragmentation::create(layout, s.options.fragments, s.options.scheme));
   const std::uint64_t needed =
       storage_needed(fragmentation, s.options.keep, s.options.checkpoint_every);
   const std::uint64_t available = free_space(s.options.folder);
@@ -300,7 +313,8 @@ Status Store::set_layout(diloco::Layout layout, Assets assets) {
                                          std::to_string(available) + " bytes free, the run needs " +
                                          std::to_string(needed) + " for " +
                                          std::to_string(layout.elements()) + " parameters");
-  ARCH_TRY(s.fragments, FragmentStore::create(layout, fragmentation, s.options.threads));
+  ARCH_TRY(s.fragments, FragmentStore::create(layout, fragmentation, s.options.threads,
+                                              s.options.published_bf16));
   s.fragmentation = std::move(fragmentation);
   s.base.layout = std::move(layout);
   s.base.assets = std::move(assets);

@@ -39,6 +39,8 @@ struct StoreOptions {
   std::string run_id;
   std::int64_t fragments = 1;  // P
   std::int64_t interval = 1;   // H
+  diloco::FragmentScheme scheme = diloco::FragmentScheme::kBalanced;
+  bool published_bf16 = false;
   OuterRules rules;
   int threads = 1;
   std::int64_t checkpoint_every = 100;  // global steps; sizes the journal's reservation

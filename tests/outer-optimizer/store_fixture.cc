@@ -85,11 +85,12 @@ std::vector<float> decode_upload(const diloco::Fragment& fragment, const Upload&
 }
 
 void follow(const diloco::Fragment& fragment, const Frame& frame, std::vector<float>* base) {
-  if (frame.keyframe()) {
+  if (frame.keyframe() && frame.codec == codec::Codec::kFp32) {
     const auto values = frame.payload->floats();
     base->assign(values.begin(), values.end());
     return;
   }
+  if (frame.keyframe()) base->assign(static_cast<std::size_t>(fragment.elements), 0.0F);
   const auto offsets = payload_offsets(fragment, frame.codec);
   ARCH_CHECK(frame.payload->size() == offsets.back());
   for (std::size_t i = 0; i < fragment.tensors.size(); ++i) {

@@ -36,8 +36,12 @@ class Run {
       "data":{"train":{"path":")" +
         (dir_.path() / "train.txt").string() + R"(","format":"text"}},
       "inner":{"batchSize":2,"learningRate":0.02,"warmupSteps":2},
-      "sync":{"fragments":4,"interval":4,"overlap":2,"quorum":1,"startTimeoutSeconds":20)" +
-        sync + R"(},"budget":{"globalSteps":)" + std::to_string(steps) + R"(},
+      "sync":{)" +
+        // 8 tensors: 16 fragments are cut ones.
+        (sync.find("split") == std::string::npos ? R"("fragments":4,"interval":4)"
+                                                 : R"("fragments":16,"interval":16)") +
+        R"(,"overlap":2,"quorum":1,"startTimeoutSeconds":20)" + sync +
+        R"(},"budget":{"globalSteps":)" + std::to_string(steps) + R"(},
       "outerOptimizer":{"datacenter":"a","finishedLingerSeconds":30,"checkpoint":{"everySteps":10}},
       "datacenters":[{"name":"a","learnerUnits":)" +
         std::to_string(units) + "}]}}";
@@ -163,7 +167,9 @@ void whole(const TapeContent& content, std::int64_t steps) {
 
 TEST_CASE(
     "a run's tape, with an island lost and the outer optimizer restarted, replays bit for bit") {
-  const std::string sync = GENERATE("", R"(,"uplink":"fp32","downlink":"bf16","merge":"mean")");
+  const std::string sync = GENERATE(
+      "", R"(,"uplink":"fp32","downlink":"bf16","merge":"mean")",
+      R"(,"fragmentation":"split","published":"bf16","blend":0.25,"embeddingMerge":"rda")");
   CAPTURE(sync);
   constexpr int kSteps = 90;
   Run run(kSteps, 3, sync);
