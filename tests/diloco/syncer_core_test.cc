@@ -244,6 +244,36 @@ TEST_CASE("a silent member costs the grace window, then nothing") {
   CHECK(b.merge());
 }
 
+TEST_CASE("grace off closes at the quorum, slack waits what the averages leave, at most a step") {
+  auto config = Bench::small();
+  const bool slack = GENERATE(false, true);
+  CAPTURE(slack);
+  config.grace = slack ? GraceKind::kSlack : GraceKind::kOff;
+  config.overlap = 1;
+  config.grace_fraction = 0.8;
+  Bench b(config);
+  b.join(kA);
+  b.join(kB);
+  for (const auto& who : {kA, kB})
+    REQUIRE(b.core->progress(b.report(who, {{GlobalStep(1), 1}}), b.now));
+  REQUIRE(b.upload(kA, 1));
+  REQUIRE(b.upload(kB, 1));
+  REQUIRE(b.merge());
+  b.core->committed(GlobalStep(1), 0, b.now);
+  // Quorum of round 1 at once, of round 2 too; round 1 took no time after its close.
+  REQUIRE(b.core->progress(b.report(kA, {{GlobalStep(2), 1}}), b.now));
+  REQUIRE(b.upload(kA, 2));
+  if (!slack) {
+    CHECK(b.merge());
+    return;
+  }
+  CHECK_FALSE(b.merge());
+  b.wait(0.7);
+  CHECK_FALSE(b.merge());  // 0.8 x (1 - 0 - 0) step times
+  b.wait(0.2);
+  CHECK(b.merge());
+}
+
 TEST_CASE(
     "a member that is replaced before its upload is complete holds nobody, a complete one stays") {
   auto config = Bench::small();
