@@ -90,23 +90,58 @@ TestKubelet::TestKubelet(op::KubeClient& client, op::KubeCluster& cluster, PodTa
 TestKubelet::~TestKubelet() { stop(); }
 
 Status TestKubelet::start() {
-  for (int i = 0; i < options_.nodes; ++i) ARCH_TRY_VOID(make_node("fake-" + std::to_string(i)));
-  for (const op::Kind kind : {op::Kind::kPod, op::Kind::kClaim})
-    threads_.emplace_back([this, kind](std::stop_token stop) { follow(kind, stop); });
+  for (int i = 0; i < options_.nodes; ++i)
+    ARCH_TRY_VOID(make_node(node_name(static_cast<std::uint32_t>(i))));
+  threads_.emplace_back([this](std::stop_token stop) { follow(op::Kind::kPod, stop); });
+  if (options_.scheduler.empty())
+    threads_.emplace_back([this](std::stop_token stop) { follow(op::Kind::kClaim, stop); });
+  else
+    threads_.emplace_back([this](std::stop_token stop) { keep_alive(stop); });
   for (int i = 0; i < options_.workers; ++i)
     threads_.emplace_back([this](std::stop_token stop) { work(stop); });
   return {};
 }
 
 void TestKubelet::stop() {
+  if (threads_.empty()) return;
   for (std::jthread& thread : threads_) thread.request_stop();
   threads_.clear();
+  if (options_.scheduler.empty()) return;
+  for (int i = 0; i < options_.nodes; ++i)
+    (void)client_.call(request_of(
+        "DELETE", "/api/v1/nodes/" + node_name(static_cast<std::uint32_t>(i)), json::object()));
+}
+
+std::string TestKubelet::node_name(std::uint32_t number) const {
+  return (options_.scheduler.empty() ? "fake" : options_.scheduler) + "-" + std::to_string(number);
 }
 
 Status TestKubelet::make_node(const std::string& name) {
-  const auto made =
-      cluster_.create({{"apiVersion", "v1"}, {"kind", "Node"}, {"metadata", {{"name", name}}}});
+  json node{{"apiVersion", "v1"}, {"kind", "Node"}, {"metadata", {{"name", name}}}};
+  if (!options_.scheduler.empty())
+    node["spec"] = {{"unschedulable", true},
+                    {"taints", json::array({{{"key", "archipelago.training/test"},
+                                             {"value", options_.scheduler},
+                                             {"effect", "NoSchedule"}}})}};
+  const auto made = cluster_.create(node);
   if (!made && made.error().kind != ErrorKind::kConflict) return fail(made.error());
+  return beat(name);
+}
+
+// A cluster's controllers give up a node that is silent for 40 s, those of our own clusters
+// after 8.
+void TestKubelet::keep_alive(std::stop_token stop) {
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  while (!never.wait_for(lock, stop, std::chrono::seconds(2), [] { return false; }) &&
+         !stop.stop_requested())
+    for (int i = 0; i < options_.nodes; ++i)
+      if (const Status done = beat(node_name(static_cast<std::uint32_t>(i))); !done)
+        log_.warn("node not kept alive", {{"error", done.error().message}});
+}
+
+Status TestKubelet::beat(const std::string& name) {
   const std::string now = format_wall(clock_.wall());
   const json status{{"status",
                      {{"conditions",
@@ -157,6 +192,8 @@ void TestKubelet::look_at(const op::Object& object, bool deleted) {
 }
 
 void TestKubelet::look_at_pod(const op::Object& pod, bool deleted) {
+  if (!options_.scheduler.empty() && string_at(pod.spec(), {"schedulerName"}) != options_.scheduler)
+    return;
   const std::string order = order_of(pod);
   if (deleted || finished(pod) || pod.deleting())
     table_.erase(pod.label(op::kLabelRunUid), pod.uid());
@@ -253,7 +290,7 @@ Status TestKubelet::start_pod(const op::Object& pod) {
     const json binding{{"apiVersion", "v1"},
                        {"kind", "Binding"},
                        {"metadata", {{"name", key.name}, {"uid", pod.uid()}}},
-                       {"target", {{"kind", "Node"}, {"name", "fake-" + std::to_string(node)}}}};
+                       {"target", {{"kind", "Node"}, {"name", node_name(node)}}}};
     const auto bound = client_.call(request_of("POST", pod_path(key) + "/binding", binding));
     if (!bound && bound.error().kind != ErrorKind::kConflict) return fail(bound.error());
   }

@@ -29,6 +29,10 @@ struct KubeletOptions {
   std::string name_space;  // empty: all
   int workers = 6;
   int nodes = 4;
+  // On a cluster with nodes of its own: only pods that name this scheduler are ours; our nodes,
+  // called SCHEDULER-K, refuse all others, are kept alive, and go with this program; claims are the
+  // cluster's.
+  std::string scheduler = {};
 };
 
 class TestKubelet {
@@ -53,7 +57,10 @@ class TestKubelet {
     TimePoint not_before{};
   };
 
+  [[nodiscard]] std::string node_name(std::uint32_t number) const;
   Status make_node(const std::string& name);
+  Status beat(const std::string& node);
+  void keep_alive(std::stop_token stop);
   void follow(op::Kind kind, std::stop_token stop);
   Status list_and_watch(op::Kind kind, std::stop_token stop);
   void look_at(const op::Object& object, bool deleted);

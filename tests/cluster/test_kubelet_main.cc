@@ -86,6 +86,8 @@ int main(int argc, char** argv) {
   app.add_option("--namespace", flags.kubelet.name_space, "namespace; all when left out");
   app.add_option("--listen", flags.listen, "HOST:PORT of the stub and the control routes");
   app.add_option("--workers", flags.kubelet.workers, "calls at once")->check(CLI::Range(1, 64));
+  app.add_option("--scheduler", flags.kubelet.scheduler,
+                 "for a cluster with nodes of its own: only pods with this schedulerName");
   app.add_option("--nodes", flags.kubelet.nodes, "number of nodes")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   const archipelago::Status done = archipelago::test::run(flags, signals);

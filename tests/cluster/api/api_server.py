@@ -1,4 +1,6 @@
 """A Kubernetes API server as seen by these tests: JSON in, JSON out, every refusal an ApiError."""
+import atexit
+import base64
 import http.client
 import json
 import os
@@ -8,6 +10,7 @@ import ssl
 import subprocess
 import tempfile
 import time
+import unittest
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -30,6 +33,18 @@ def kubectl_path():
     return str(own) if own.exists() else shutil.which("kubectl")
 
 
+def file_of(part, name):
+    """The file of a kubeconfig's "certificate-authority" and the like, or of its data; None when it has neither."""
+    data = part.get(name + "-data")
+    if not data:
+        return part.get(name)
+    handle, path = tempfile.mkstemp(prefix="archipelago-api-")
+    atexit.register(os.unlink, path)
+    with os.fdopen(handle, "wb") as out:
+        out.write(base64.b64decode(data))
+    return path
+
+
 class Api:
     """One connection, kept alive; reconnects by itself. Not for several threads: call clone()."""
 
@@ -37,10 +52,15 @@ class Api:
         self.kubeconfig = str(kubeconfig)
         view = json.loads(subprocess.run([kubectl_path(), "config", "view", "--raw", "--minify", "-o", "json", "--kubeconfig", self.kubeconfig],
                                          check=True, capture_output=True, text=True, timeout=30).stdout)
-        cluster = view["clusters"][0]["cluster"]
-        self.token = (view["users"][0]["user"] or {}).get("token", "")
+        cluster, user = view["clusters"][0]["cluster"], view["users"][0]["user"] or {}
+        if "exec" in user or "auth-provider" in user:
+            raise RuntimeError(f"{kubeconfig}: the user's credentials come from a program; give a token or a client certificate")
+        self.token = user.get("token", "")
+        if user.get("tokenFile"):
+            self.token = pathlib.Path(user["tokenFile"]).read_text(encoding="ascii").strip()
         self.server = urllib.parse.urlsplit(cluster["server"])
-        self.authority = cluster.get("certificate-authority")
+        self.authority = file_of(cluster, "certificate-authority")
+        self.certificate, self.key = file_of(user, "client-certificate"), file_of(user, "client-key")
         self.connection = None
 
     def clone(self):
@@ -52,10 +72,13 @@ class Api:
         if self.server.scheme == "http":
             return http.client.HTTPConnection(self.server.hostname, self.server.port, timeout=timeout)
         context = ssl.create_default_context(cafile=self.authority)
+        if self.certificate:
+            context.load_cert_chain(self.certificate, self.key)
         return http.client.HTTPSConnection(self.server.hostname, self.server.port, timeout=timeout, context=context)
 
     def headers(self, content="application/json"):
-        return {"Authorization": "Bearer " + self.token, "Content-Type": content, "Accept": "application/json"}
+        credentials = {"Authorization": "Bearer " + self.token} if self.token else {}
+        return credentials | {"Content-Type": content, "Accept": "application/json"}
 
     def call(self, verb, path, body=None, content="application/json"):
         data = None if body is None else json.dumps(body).encode()
@@ -119,21 +142,55 @@ def wait_until(what, condition, seconds=30.0, interval=0.1):
     raise AssertionError(f"{what}: not within {seconds} s (last: {value!r})")
 
 
+NAMES = ("a", "b", "c", "d")   # of clusters that tests/cluster/cluster can start
+
+
+def which_cluster():
+    """ARCHIPELAGO_TEST_CLUSTER: a name from NAMES (started and taken down), or "existing": the API server of $KUBECONFIG, with nodes and
+    controllers of its own, that other people may be using. ARCHIPELAGO_TEST_KUBECONFIG: an API server alone that was started for tests."""
+    return os.environ.get("ARCHIPELAGO_TEST_CLUSTER", "c")
+
+
+def existing():
+    return which_cluster() == "existing"
+
+
+def needs_the_server(why):
+    """For tests that no existing cluster should have to bear."""
+    return unittest.skipIf(existing(), f"on an existing cluster: {why}")
+
+
 class TestCluster:
-    """etcd, API server and the controllers; started when no kubeconfig is given, and then taken down."""
+    """etcd, API server and the controllers; started when none is given, and then taken down."""
 
     def __init__(self):
-        self.name = os.environ.get("ARCHIPELAGO_TEST_CLUSTER", "c")
-        given = os.environ.get("ARCHIPELAGO_TEST_KUBECONFIG")
+        self.name = which_cluster()
+        given = os.environ.get("KUBECONFIG") if existing() else os.environ.get("ARCHIPELAGO_TEST_KUBECONFIG")
         self.own = not given
         self.kubeconfig = given or self.run("up", self.name, "control", "controllers")
-        self.kubectl("apply", "-f", str(CRD))
+        self.install()
         self.api = Api(self.kubeconfig)
         wait_until("the CRD to be served", lambda: self.api.find(GROUP))
 
+    def install(self):
+        """The CRD; one that an existing cluster has is used as it is."""
+        if not existing():
+            self.kubectl("apply", "-f", str(CRD))
+            return
+        there = self.kubectl("get", "crd", CRD.stem, "-o", "name", "--ignore-not-found").stdout.strip()
+        if not there:
+            self.kubectl("apply", "-f", str(CRD))
+            atexit.register(self.kubectl, "delete", "-f", str(CRD), "--ignore-not-found")
+        elif self.kubectl("diff", "-f", str(CRD), check=False).returncode != 0:
+            raise RuntimeError(f"the cluster's CRD is not that of {CRD}: kubectl apply -f it first, if no run there needs the other")
+
     @staticmethod
     def missing():
-        """Why no cluster can be started here; empty when one can."""
+        """Why there is no cluster to test on; empty when there is."""
+        if existing():
+            return "" if os.environ.get("KUBECONFIG") else "ARCHIPELAGO_TEST_CLUSTER=existing wants KUBECONFIG, one file"
+        if which_cluster() not in NAMES:
+            return f"ARCHIPELAGO_TEST_CLUSTER: '{which_cluster()}' given, allowed: {', '.join(NAMES)}, existing"
         if os.environ.get("ARCHIPELAGO_TEST_KUBECONFIG"):
             return ""
         if os.geteuid() != 0:
@@ -167,7 +224,6 @@ def cluster():
     """The cluster of this test run: every test gets a namespace of its own."""
     global _cluster
     if _cluster is None:
-        import atexit
         _cluster = TestCluster()
         atexit.register(_cluster.down)
     return _cluster

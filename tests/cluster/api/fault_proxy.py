@@ -97,7 +97,7 @@ class FaultProxy:
         path = f"{folder}/{name}.json"
         config = {"apiVersion": "v1", "kind": "Config", "current-context": "c",
                   "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
-                  "users": [{"name": "u", "user": {"token": token or self.api.token}}],
+                  "users": [{"name": "u", "user": {"token": token or self.api.token or "none"}}],
                   "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}
         with open(path, "w", encoding="utf-8") as file:
             json.dump(config, file)

@@ -14,10 +14,11 @@ import time
 import unittest
 import urllib.request
 
-from api_server import GROUP, ROOT, ApiError, TestCluster, cluster, new_namespace, wait_until
+from api_server import GROUP, ROOT, ApiError, TestCluster, cluster, existing, new_namespace, wait_until
 
 BASE = json.loads((ROOT / "tests/config/cases/create.json").read_text(encoding="utf-8"))["base"]
 ORDER = "archipelago.training/test-kubelet"
+SCHEDULER = f"archipelago-test-{os.getpid()}"   # on an existing cluster: keeps our pods from its nodes
 
 
 def binary(name):
@@ -107,7 +108,7 @@ def kubelet():
     global _kubelet
     if _kubelet is None:
         folder = tempfile.mkdtemp(prefix="archipelago-kubelet-")
-        _kubelet = TestKubelet(cluster().kubeconfig, folder)
+        _kubelet = TestKubelet(cluster().kubeconfig, folder, *(["--scheduler", SCHEDULER] if existing() else []))
         atexit.register(_kubelet.stop)
     return _kubelet
 
@@ -145,6 +146,14 @@ class Operator(Process):
 
 def now_text():
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def place(spec):
+    """On an existing cluster the parts that make pods name our scheduler."""
+    if existing():
+        for part in spec.get("datacenters", []) + ([spec["outerOptimizer"]] if "outerOptimizer" in spec else []):
+            part.setdefault("template", {})["schedulerName"] = SCHEDULER
+    return spec
 
 
 @unittest.skipIf(missing(), missing())
@@ -196,13 +205,15 @@ class Scene(unittest.TestCase):
                 out["spec"][key].update(value)
             else:
                 out["spec"][key] = value
+        out["spec"].setdefault("outerOptimizer", {})
+        place(out["spec"])
         return out
 
     def create(self, name="islands", units=(2, 2), **spec):
         return self.api.post(self.runs, self.document(name, units, **spec))
 
     def change(self, spec, name="islands"):
-        return self.api.merge(f"{self.runs}/{name}", {"spec": spec})
+        return self.api.merge(f"{self.runs}/{name}", {"spec": place(spec)})
 
     def run_of(self, name="islands"):
         return self.api.get(f"{self.runs}/{name}")

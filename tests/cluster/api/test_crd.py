@@ -5,7 +5,7 @@ import re
 import time
 import unittest
 
-from api_server import CRD, GROUP, ROOT, ApiError, TestCluster, cluster, new_namespace, wait_until
+from api_server import CRD, GROUP, ROOT, ApiError, TestCluster, cluster, needs_the_server, new_namespace, wait_until
 
 
 def table(name):
@@ -63,14 +63,19 @@ def difference(found, expected, exact):
 
 
 @unittest.skipIf(TestCluster.missing(), TestCluster.missing())
-class Tables(unittest.TestCase):
+class InNamespace(unittest.TestCase):
+    """A namespace for the class; no test of its own."""
+
     @classmethod
     def setUpClass(cls):
-        cls.api = cluster().api
+        cls.cluster = cluster()
+        cls.api = cls.cluster.api
         cls.namespace = new_namespace(cls.api)
         cls.addClassCleanup(cls.api.delete, f"/api/v1/namespaces/{cls.namespace}")
         cls.path = f"{GROUP}/namespaces/{cls.namespace}/decoupledtrainings"
 
+
+class Tables(InNamespace):
     def judge(self, verb, path, document, expected, exact):
         try:
             self.api.call(verb, path, document)
@@ -102,17 +107,8 @@ class Tables(unittest.TestCase):
                 self.api.delete(f"{self.path}/{name}")
 
 
-@unittest.skipIf(TestCluster.missing(), TestCluster.missing())
-class Clients(unittest.TestCase):
+class Clients(InNamespace):
     """What people and tools see."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = cluster()
-        cls.api = cls.cluster.api
-        cls.namespace = new_namespace(cls.api)
-        cls.addClassCleanup(cls.api.delete, f"/api/v1/namespaces/{cls.namespace}")
-        cls.path = f"{GROUP}/namespaces/{cls.namespace}/decoupledtrainings"
 
     def kubectl(self, *arguments, **options):
         return self.cluster.kubectl("-n", self.namespace, *arguments, **options)
@@ -162,17 +158,9 @@ class Clients(unittest.TestCase):
         self.assertEqual(self.api.get(f"{self.path}/again")["spec"], json.loads(printed)["spec"])
 
 
-@unittest.skipIf(TestCluster.missing(), TestCluster.missing())
-class StoredBefore(unittest.TestCase):
+@needs_the_server("it replaces the CRD")
+class StoredBefore(InNamespace):
     """Objects stored under a schema without the rules of today can still be given a status."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = cluster()
-        cls.api = cls.cluster.api
-        cls.namespace = new_namespace(cls.api)
-        cls.addClassCleanup(cls.api.delete, f"/api/v1/namespaces/{cls.namespace}")
-        cls.path = f"{GROUP}/namespaces/{cls.namespace}/decoupledtrainings"
 
     def setUp(self):
         self.crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/decoupledtrainings.archipelago.training"

@@ -5,7 +5,7 @@ import signal
 import time
 import unittest
 
-from api_server import CRD, ROOT, ApiError, wait_until
+from api_server import CRD, ROOT, ApiError, needs_the_server, wait_until
 from fault_proxy import FaultProxy
 from scene import BASE, Scene
 
@@ -73,6 +73,7 @@ class Leadership(Scene):
         wait_until("another leader", lambda: self.holder() not in ("", held), 8)
 
 
+@needs_the_server("it makes cluster roles")
 class Rights(Scene):
     """A service account with the rights of deploy/operator.yaml, or fewer."""
 
@@ -150,6 +151,7 @@ class Rights(Scene):
         self.assertTrue(operator.running())
 
 
+@needs_the_server("it removes and replaces the CRD")
 class Schema(Scene):
     def setUp(self):
         super().setUp()

@@ -2,7 +2,7 @@
 import time
 import unittest
 
-from api_server import GROUP, ApiError, new_namespace, wait_until
+from api_server import GROUP, ApiError, needs_the_server, new_namespace, wait_until
 from scene import ORDER, Scene, kubelet
 
 
@@ -358,6 +358,7 @@ class Trouble(Scene):
         self.assertIn("toleration", rejected["message"].lower())
         self.wait_pod("islands-dc1-0-i1")
 
+    @needs_the_server("its operator acts in all namespaces")
     def test_two_runs_two_namespaces(self):
         other = new_namespace(self.api)
         self.addCleanup(self.api.delete, f"/api/v1/namespaces/{other}")
