@@ -9,6 +9,7 @@
 #include "learner/data.h"
 #include "learner/fake_trainer.h"
 #include "learner/fragments.h"
+#include "learner/inner_of.h"
 #include "learner/kernels.h"
 #include "learner/llama_shapes.h"
 #include "learner/lr_schedule.h"
@@ -277,6 +278,26 @@ TEST_CASE("the bank keeps versions in order, drops old ones at an apply, and is 
   std::size_t held = 1;
   for (int v = 4; v < 40; ++v) held += bank.put(0, GlobalStep(v), base(0)) ? 1U : 0U;
   CHECK(held == BaseBank::kMaxVersions);
+}
+
+TEST_CASE("a datacenter's batch sizes override the run's, the others stay") {
+  config::TrainingSpec spec;
+  spec.inner.batch_size = 16;
+  spec.inner.gradient_accumulation = 2;
+  spec.inner.optimizer = "muon";
+  spec.datacenters.resize(3);
+  spec.datacenters[0].name = "fast";
+  spec.datacenters[1].name = "slow";
+  spec.datacenters[1].inner.batch_size = 4;
+  spec.datacenters[2].name = "small";
+  spec.datacenters[2].inner.batch_size = 1;
+  spec.datacenters[2].inner.gradient_accumulation = 8;
+  CHECK(inner_of(spec, "fast") == spec.inner);
+  config::InnerSpec slow = spec.inner;
+  slow.batch_size = 4;
+  CHECK(inner_of(spec, "slow") == slow);
+  CHECK(inner_of(spec, "small").batch_size == 1);
+  CHECK(inner_of(spec, "small").gradient_accumulation == 8);
 }
 
 TEST_CASE("the watchdog bites only a step that is too long by its own measure") {
