@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/kube_commands.h"
+#include "cli/simulate_command.h"
 #include "common/base/version.h"
 
 namespace archipelago::cli {
@@ -157,6 +158,9 @@ int dispatch(int argc, char** argv, SignalWaiter& signals) {
       app.add_subcommand("plan", "Print the objects that a run would create, as JSON");
   add_spec(plan_app, &planned);
 
+  SimulateArguments simulated;
+  CLI::App* simulate_app = add_simulate(app, simulated);
+
   ClusterCommands cluster;
   cluster.add_views(app);
   cluster.add_actions(app);
@@ -179,6 +183,7 @@ int dispatch(int argc, char** argv, SignalWaiter& signals) {
   if (run_app->parsed()) return run_command(run, signals);
   if (validate_app->parsed()) return validate_command(validated);
   if (plan_app->parsed()) return plan_command(planned);
+  if (simulate_app->parsed()) return simulate_command(simulated);
   if (replay_app->parsed()) return replay_command(replay_app->remaining());
   if (const auto code = cluster.run(signals)) return *code;
   return sample_command(sample_app->remaining());

@@ -109,6 +109,7 @@ class CoresWorld {
   void settle();  // effects, then news to whoever waits for it
   void carry_out_effects();
   void commit(const diloco::StartMerge& merge);
+  void forget_the_start();
 
   CoresConfig config_;
   diloco::Schedule schedule_;

@@ -228,9 +228,24 @@ void CoresWorld::commit(const StartMerge& merge) {
     bytes = static_cast<std::uint64_t>(config_.upload_bits / 8 * size_of(merge.fragment)) *
             merge.members.size();
   }
+  if (committed_ == GlobalStep(0)) forget_the_start();
   committed_ = merge.t;
   if (out_.commit_times.size() < kKeptCommits) out_.commit_times.push_back(now_);
   core_->committed(merge.t, bytes, time());
+}
+
+// The first keyframes may take hours over a thin link: they are no part of what a step costs.
+void CoresWorld::forget_the_start() {
+  note_time();
+  out_.start_seconds = now_;
+  first_step_ = now_;
+  up_time_ = below_quorum_ = 0;
+  std::fill(out_.up_bits.begin(), out_.up_bits.end(), 0.0);
+  std::fill(out_.down_bits.begin(), out_.down_bits.end(), 0.0);
+  for (auto& learner : learners_) {
+    learner.useful = 0;
+    learner.steps = 0;
+  }
 }
 
 // --- the run
@@ -281,7 +296,7 @@ CoresResult CoresWorld::result() {
   out.seconds = now_ - std::max(0.0, first_step_);
   out.global_steps = committed_.value;
   out.tokens = tokens_;
-  if (present > 0) out.goodput = useful / present;
+  if (present > 0) out.goodput = std::min(1.0, useful / present);
   if (out.seconds > 0) {
     out.uptime = up_time_ / out.seconds;
     out.below_quorum = below_quorum_ / out.seconds;

@@ -56,6 +56,7 @@ struct CoresConfig {
 };
 
 struct CoresResult {
+  double start_seconds = 0;  // until the first commit; all below counts from there
   double seconds = 0;
   std::int64_t learner_steps = 0, global_steps = 0, events = 0, failures = 0;
   double tokens = 0;             // full steps of a learner
