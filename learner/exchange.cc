@@ -121,7 +121,9 @@ Status Exchange::put_layout() {
 
 Status Exchange::say_hello() {
   for (int attempt = 0; attempt < 2; ++attempt) {
-    auto reply = poll_client_->request("POST", "/v1/hello", wire::encode(options_.hello));
+    diloco::HelloRequest request = options_.hello;
+    request.standing = hub_.look([](const diloco::LearnerCore& core) { return core.standing(); });
+    auto reply = poll_client_->request("POST", "/v1/hello", wire::encode(request));
     if (!reply) return fail(reply.error());
     if (!reply->ok()) return fail(http::error_of(*reply, "POST /v1/hello"));
     diloco::HelloReply hello;
@@ -252,11 +254,14 @@ void Exchange::upload(const std::stop_token& stop) {
       sleep(stop, backoff.next());
       continue;
     }
+    std::optional<diloco::RebuildOrder> base;
     const bool due = hub_.wait(stop, seconds(0.5), [&](diloco::LearnerCore& core) {
       if (!greeted_.load()) return false;
-      order = core.next_upload();
-      return order.has_value();
+      base = core.next_rebuild();
+      if (!base) order = core.next_upload();
+      return base || order;
     });
+    if (due && base) upload_base(*base, backoff, stop);
     if (due && order) upload_snapshot(*order, backoff, stop);
   }
 }

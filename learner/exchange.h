@@ -95,6 +95,9 @@ class Exchange {
   [[nodiscard]] http::HeaderList event_headers();
   void send_events(http::Client& client);  // all of them, now
   bool adopt_events_written(const std::string& reply);
+  void upload_base(const diloco::RebuildOrder& order, Backoff& backoff,
+                   const std::stop_token& stop);
+  [[nodiscard]] http::HeaderList lineage_header() const;
   [[nodiscard]] Status upload_seed(const std::vector<float>& flat);
   [[nodiscard]] Status fetch_fragment(const diloco::FetchOrder& order, bool* lost_base);
   [[nodiscard]] Status adopt_frame(const diloco::FetchOrder& order, const wire::FrameHeader& header,

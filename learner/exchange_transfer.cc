@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/wire/tape_file.h"
 #include "common/codec/bf16_grid.h"
+#include "common/wire/tape_file.h"
 #include "learner/exchange.h"
 
 namespace archipelago::learner {
@@ -151,9 +151,11 @@ void Exchange::upload_snapshot(const diloco::UploadOrder& order, Backoff& backof
   for (const auto& position : order.info.consumed)
     head.consumed.push_back({position.block, 0, position.upto});
   head.payload_bytes = payload.size();
+  http::HeaderList headers = event_headers();
+  headers.push_back(lineage_header().front());
   auto reply =
       put_frame(*upload_client_, "/v1/rounds/" + std::to_string(snapshot.t.value) + "/upload", head,
-                payload, kTransferTimeout, event_headers());
+                payload, kTransferTimeout, std::move(headers));
   if (reply && reply->ok()) {
     ++counters_.uploads;
     adopt_events_written(reply->body);
@@ -202,6 +204,45 @@ Status Exchange::upload_seed(const std::vector<float>& flat) {
   return {};
 }
 
+// The outer optimizer's disk is lost and this base is the newest that anybody holds (protocol.md
+// §6).
+void Exchange::upload_base(const diloco::RebuildOrder& order, Backoff& backoff,
+                           const std::stop_token& stop) {
+  const FragmentView& view = fragments_[order.fragment];
+  const Base base = hub_.bases().get(order.fragment, order.version);
+  std::vector<std::byte> payload;
+  Status done = base == nullptr ? fail(ErrorKind::kUnavailable, "a newer version is being applied")
+                                : encode_fragment(view, codec::Codec::kFp32, *base, &payload);
+  if (done) {
+    wire::FrameHeader head = header(wire::FrameKind::kSeedKeyframe, codec::Codec::kFp32);
+    head.fragment = order.fragment;
+    head.base = order.version;
+    head.attempt = 1;
+    head.payload_bytes = payload.size();
+    const auto reply =
+        put_frame(*upload_client_, "/v1/rounds/0/upload", head, payload, kTransferTimeout);
+    if (!reply)
+      done = fail(reply.error());
+    else if (!reply->ok())
+      done = fail(http::error_of(*reply, "PUT base of fragment " + std::to_string(order.fragment)));
+  }
+  if (done)
+    log_.info("base uploaded", {{"fragment", order.fragment}, {"version", order.version.value}});
+  if (done || done.error().kind == ErrorKind::kConflict) {
+    backoff.failures = 0;
+    return hub_.with_core(
+        [&](diloco::LearnerCore& core) { core.rebuild_answered(order.fragment); });
+  }
+  log_.warn("base not uploaded", {{"error", done.error().describe()}});
+  if (stop.stop_requested() || fatal(done.error(), false)) return;
+  sleep(stop, backoff.next());
+}
+
+http::HeaderList Exchange::lineage_header() const {
+  const auto lineage = hub_.look([](const diloco::LearnerCore& core) { return core.lineage(); });
+  return {{"X-Archipelago-Lineage", std::to_string(lineage)}};
+}
+
 Status Exchange::fetch_fragment(const diloco::FetchOrder& order, bool* lost_base) {
   const FragmentView& view = fragments_[order.fragment];
   std::vector<std::byte> payload;
@@ -219,7 +260,7 @@ Status Exchange::fetch_fragment(const diloco::FetchOrder& order, bool* lost_base
   auto reply = fetch_client_->get_stream(
       "/v1/fragments/" + std::to_string(order.fragment) +
           "?have=" + std::to_string(order.have.value),
-      {}, limit + wire::kMaxHeaderBytes + wire::kChecksumBytes,
+      lineage_header(), limit + wire::kMaxHeaderBytes + wire::kChecksumBytes,
       [&](std::span<const std::byte> piece) {
         counters_.bytes_down += piece.size();
         return reader.feed(piece);
@@ -258,6 +299,7 @@ Status Exchange::adopt_frame(const diloco::FetchOrder& order, const wire::FrameH
   }
   ARCH_TRY_VOID(decode_fragment(view, head.codec, payload, delta, *values));
   if (options_.published_bf16) codec::round_to_bf16(*values);  // as the outer optimizer did
+  if (order.forget) hub_.bases().forget(order.fragment);
   if (!hub_.bases().put(order.fragment, head.t, std::move(values)))
     return fail(ErrorKind::kUnavailable, "too many versions wait to be applied");
   hub_.with_core([&](diloco::LearnerCore& core) {

@@ -118,6 +118,11 @@ Base BaseBank::apply(std::int32_t p, GlobalStep version) {
   return held.applied;
 }
 
+void BaseBank::forget(std::int32_t p) {
+  const std::lock_guard lock(mutex_);
+  held_.at(static_cast<std::size_t>(p)).versions.clear();
+}
+
 Base BaseBank::applied(std::int32_t p) const {
   const std::lock_guard lock(mutex_);
   return held_.at(static_cast<std::size_t>(p)).applied;

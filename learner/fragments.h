@@ -72,6 +72,8 @@ class BaseBank {
   [[nodiscard]] Base get(std::int32_t p, GlobalStep version) const;  // null: not held
   // `version` was applied: older ones are dropped. Returns it.
   [[nodiscard]] Base apply(std::int32_t p, GlobalStep version);
+  // All of fragment p but the applied bytes: they are of a lineage that ended.
+  void forget(std::int32_t p);
   [[nodiscard]] Base applied(std::int32_t p) const;  // null: none yet
 
  private:

@@ -176,7 +176,8 @@ void TrainLoop::take_snapshot(const diloco::SnapshotOrder& order) {
   const FragmentView& view = fragments_[order.fragment];
   const std::span<float> out = hub_.buffer(order.buffer, view.total);
   const Base base = hub_.bases().get(order.fragment, order.base);
-  ARCH_CHECK(base != nullptr, << "base " << order.base << " of fragment " << order.fragment);
+  // Its lineage ended since the boundary: what was held of it is gone (protocol.md §6).
+  if (base == nullptr) return hub_.with_core([&](auto& core) { core.snapshot_lost(order.t); });
   trainer_.read(view.tensors, out);
   subtract_from(*base, out);
   // Recorded before the exchange may send it: a merged upload's events are on the tape.
@@ -186,8 +187,7 @@ void TrainLoop::take_snapshot(const diloco::SnapshotOrder& order) {
 
 void TrainLoop::overwrite(const diloco::ApplyOrder& order) {
   const Base base = hub_.bases().apply(order.fragment, order.version);
-  ARCH_CHECK(base != nullptr, << "version " << order.version << " of fragment " << order.fragment
-                              << " is not held");
+  if (base == nullptr) return;  // its lineage ended: keyframes of the next one are on their way
   hub_.record(diloco::tape::Apply{order.fragment, order.version});
   const FragmentView& view = fragments_[order.fragment];
   if (options_.blend <= 0) return trainer_.write(view.tensors, *base);

@@ -220,6 +220,8 @@ void CoreEngine::drain(TimePoint) {
       // of it.
       if (!persist_now) persist();
       persist_now = true;
+    } else if (const auto* raise = std::get_if<diloco::RaiseEpoch>(&effect)) {
+      raise_epoch(raise->epoch);
     } else if (auto* merge = std::get_if<diloco::StartMerge>(&effect)) {
       start_merge(std::move(*merge));
     } else if (const auto* drop = std::get_if<diloco::DropUpload>(&effect)) {

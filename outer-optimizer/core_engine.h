@@ -69,6 +69,11 @@ class CoreEngine {
   [[nodiscard]] Status put_layout(diloco::Layout layout, Assets assets);
   [[nodiscard]] Status seed_allowed(const diloco::UnitKey& who);
   [[nodiscard]] Status stage_seed(const diloco::UnitKey& who, FragmentId fragment, Buffer values);
+  // A base of a learner for a lost disk (protocol.md §6).
+  [[nodiscard]] Status rebuild_allowed(const diloco::UnitKey& who, FragmentId fragment);
+  [[nodiscard]] Status stage_base(const diloco::UnitKey& who, FragmentId fragment,
+                                  GlobalStep version, Buffer values);
+  [[nodiscard]] Status check_lineage(std::int64_t lineage);
   [[nodiscard]] Result<diloco::UploadVerdict> upload_started(const diloco::UploadKey& key,
                                                              std::int32_t fragment, GlobalStep base,
                                                              std::uint64_t bytes);
@@ -124,6 +129,8 @@ class CoreEngine {
   void checkpoint_ended(const CheckpointResult& result);
   void seed_staged(const diloco::UnitKey& who, FragmentId fragment, TimePoint now, Release done);
   void commit_seed();
+  void commit_rebuilt(GlobalStep committed, std::vector<GlobalStep> versions);
+  void raise_epoch(std::int64_t epoch);
   void publish_final(GlobalStep version);
   void write_model();
   void layout_known(const diloco::Layout& layout, const diloco::Fragmentation& fragmentation);

@@ -30,8 +30,8 @@ diloco::tape::Round tape_round(const MergeJob& job, const OuterRules& rules) {
   diloco::tape::Round round;
   round.t = job.t;
   round.fragment = job.fragment;
-  round.rules = {rules.step.learning_rate, rules.step.momentum, rules.step.nesterov, rules.radial.other,
-                 std::string(codec::name(rules.downlink))};
+  round.rules = {rules.step.learning_rate, rules.step.momentum, rules.step.nesterov,
+                 rules.radial.other, std::string(codec::name(rules.downlink))};
   for (const auto& member : job.members)
     round.members.push_back({member.unit, member.incarnation, member.attempt,
                              member.upload->counters.tokens, member.upload->counters.steps});
@@ -109,9 +109,76 @@ Status CoreEngine::stage_seed(const diloco::UnitKey& who, FragmentId fragment, B
   return wait_for(std::move(answer));
 }
 
+Status CoreEngine::rebuild_allowed(const diloco::UnitKey& who, FragmentId fragment) {
+  return ask<void>([this, who, fragment](TimePoint) -> Status {
+    return core_.rebuild_allowed(who, fragment.value);
+  });
+}
+
+Status CoreEngine::check_lineage(std::int64_t lineage) {
+  return ask<void>([this, lineage](TimePoint) -> Status { return core_.check_lineage(lineage); });
+}
+
+Status CoreEngine::stage_base(const diloco::UnitKey& who, FragmentId fragment, GlobalStep version,
+                              Buffer values) {
+  auto promise = std::make_shared<std::promise<Status>>();
+  auto answer = promise->get_future();
+  auto held = std::make_shared<Buffer>(std::move(values));
+  auto work = [this, promise, who, fragment, version, held](Store& store) {
+    if (auto set = store.seed_fragment(fragment, version, held->floats()); !set) {
+      promise->set_value(std::move(set));
+      return;
+    }
+    post_internal([this, promise, who, fragment, version](TimePoint now) {
+      auto last = core_.rebuild_staged(who, fragment.value, version, now);
+      if (!last) return promise->set_value(fail(last.error()));
+      log_.info("base taken", {{"unit", who.unit}, {"fragment", fragment.value}});
+      // Before drain() posts the state that says so.
+      if (*last) commit_rebuilt(core_.state().committed, core_.versions());
+      drain(now);
+      release([promise](const Status& durable) { promise->set_value(durable); });
+    });
+  };
+  if (!store_.post(std::move(work))) return fail(ErrorKind::kUnavailable, "the store is busy");
+  return wait_for(std::move(answer));
+}
+
+void CoreEngine::commit_rebuilt(GlobalStep committed, std::vector<GlobalStep> versions) {
+  const bool posted =
+      store_.post([this, committed, versions, state = wire::encode(core_.state())](Store& store) {
+        Status status = store.commit_rebuilt(committed, versions, state);
+        post_internal([this, committed, versions, status = std::move(status)](TimePoint) {
+          if (status) {
+            frames_ready_ = true;
+            core_.checkpoint_written(committed);
+            log_.info("rebuilt from the learners' bases", {{"global_step", committed.value}});
+          } else if (status.error().kind == ErrorKind::kNoSpace) {
+            set_no_space(true, status.error().message);
+            retry_in(kRetry, [this, committed, versions](TimePoint) {
+              commit_rebuilt(committed, versions);
+            });
+          } else {
+            fatal(status.error().with_context("rebuild"));
+          }
+        });
+      });
+  if (!posted) fatal({ErrorKind::kInternal, "the store takes no more work"});
+}
+
+void CoreEngine::raise_epoch(std::int64_t epoch) {
+  const bool posted = store_.post([this, epoch](Store& store) {
+    if (auto raised = store.raise_epoch(epoch); !raised)
+      post_internal([this, raised = std::move(raised)](TimePoint) {
+        fatal(raised.error().with_context("epoch"));
+      });
+  });
+  if (!posted) fatal({ErrorKind::kInternal, "the store takes no more work"});
+}
+
 void CoreEngine::seed_staged(const diloco::UnitKey& who, FragmentId fragment, TimePoint now,
                              Release done) {
   if (!seeder_ || *seeder_ != who) {
+    core_.rebuild_unstaged(fragment.value);  // its bytes were staged over a base
     done(fail(ErrorKind::kConflict, "another unit was asked to seed"));
     return;
   }
@@ -293,10 +360,11 @@ void CoreEngine::checkpoint_ended_later(CheckpointResult result) {
 
 void CoreEngine::note_recovery(const RecoveryReport& report) {
   if (report.found) core_.checkpoint_written(report.checkpoint_step);
-  if (report.rolled_back) {
+  if (report.rolled_back) {  // what was published behind the damage is published anew
     std::string message =
         "back to step " + std::to_string(std::max<std::int64_t>(0, report.committed.value));
     for (const auto& problem : report.problems) message += "; " + problem;
+    core_.rolled_back(message);
     core_.set_condition({"RolledBack", "True", "DamagedJournal", message});
   }
 }

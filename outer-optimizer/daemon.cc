@@ -72,6 +72,7 @@ Result<std::optional<diloco::SyncerState>> Daemon::open_store() {
   if (bad) return fail(ErrorKind::kRefused, "state in the journal or checkpoint: " + bad->message);
   // A seed whose checkpoint was never completed: learners are asked again.
   if (state && !(*store)->seeded()) state->seeded = false;
+  if (state && !(*store)->has_layout()) state->layout_digest.clear();  // asked for again
   note_recovery((*store)->recovery());
   store_ = std::make_unique<StoreThread>(std::move(*store), log_.named("store"));
   return state;

@@ -42,6 +42,7 @@ http::Reply get_fragment(Services& s, const http::Request& request) {
   const auto work = [&]() -> Result<http::Reply> {
     ARCH_TRY(const auto who, sender_of(request));
     if (who) ARCH_TRY_VOID(s.engine.known(*who));
+    ARCH_TRY_VOID(check_lineage(s, request));
     const auto layout = s.engine.layout();
     if (layout == nullptr || !s.engine.frames_ready()) {
       return fail(ErrorKind::kConflict, "nothing is published yet");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <thread>
 
 #include <nlohmann/json.hpp>
@@ -49,6 +50,7 @@ diloco::SyncerConfig core_of(const Flags& flags, const config::TrainingSpec& spe
   core.budget = GlobalStep(spec.budget.global_steps);
   core.settings_source = flags.run_id;  // before an adopted run gives its own id
   core.max_lead = sync.max_lead;
+  core.lineage_draw = 1 + static_cast<std::int64_t>(std::random_device{}());
   core.start_units = sync.start_units;
   core.start_timeout = seconds(sync.start_timeout_seconds);
   core.recovery_timeout = seconds(spec.recovery.timeout_seconds);

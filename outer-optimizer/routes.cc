@@ -127,6 +127,16 @@ Result<std::int64_t> take_events(Services& services, const diloco::UnitKey& who,
   return services.tape.events(*batch, now);
 }
 
+Status check_lineage(Services& services, const http::Request& request) {
+  const std::string_view text = request.header("x-archipelago-lineage");
+  if (text.empty()) return {};
+  std::int64_t lineage = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), lineage);
+  if (error != std::errc() || end != text.data() + text.size())
+    return fail(ErrorKind::kInvalid, "X-Archipelago-Lineage: a whole number is expected");
+  return services.engine.check_lineage(lineage);
+}
+
 Result<std::optional<diloco::UnitKey>> sender_of(const http::Request& request) {
   diloco::UnitKey who;
   who.unit = std::string(request.header("x-archipelago-unit"));

@@ -64,6 +64,8 @@ void add_admin_routes(http::Server& server, Services& services, const http::Serv
 // A batch of the event tape; `who` must be the one it names.
 [[nodiscard]] Result<std::int64_t> take_events(Services& services, const diloco::UnitKey& who,
                                                std::span<const std::byte> bytes, bool now);
+// kConflict: the bases of the sender (X-Archipelago-Lineage) are not of what is published now.
+[[nodiscard]] Status check_lineage(Services& services, const http::Request& request);
 // The sender named in the X-Archipelago-* headers; nullopt without them.
 [[nodiscard]] Result<std::optional<diloco::UnitKey>> sender_of(const http::Request& request);
 

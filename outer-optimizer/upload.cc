@@ -138,12 +138,15 @@ std::optional<std::int64_t> take_upload_events(Services& s, const http::Request&
 Result<http::Reply> take_seed(Services& s, const LayoutView& layout,
                               const wire::FrameHeader& header, http::BodyReader& body) {
   const diloco::UnitKey who = key_of(header).who;
-  ARCH_TRY_VOID(s.engine.seed_allowed(who));
+  const FragmentId fragment(header.fragment);
+  const bool base = header.base >= GlobalStep(0);  // a learner's, for a lost disk
+  ARCH_TRY_VOID(base ? s.engine.rebuild_allowed(who, fragment) : s.engine.seed_allowed(who));
   ARCH_TRY(const auto memory, s.uploads.budget().take(header.payload_bytes));
   Buffer values(static_cast<std::size_t>(header.payload_bytes));
   PayloadValidator validator(layout.fragmentation[FragmentId(header.fragment)], header.codec);
   ARCH_TRY_VOID(read_payload(body, values.bytes(), validator, [](std::uint64_t) {}));
-  ARCH_TRY_VOID(s.engine.stage_seed(who, FragmentId(header.fragment), std::move(values)));
+  ARCH_TRY_VOID(base ? s.engine.stage_base(who, fragment, header.base, std::move(values))
+                     : s.engine.stage_seed(who, fragment, std::move(values)));
   return receipt(0, 1);
 }
 
@@ -172,6 +175,7 @@ Result<http::Reply> take_upload(Services& s, const LayoutView& layout,
                                 const wire::FrameHeader& header, const http::Request& request,
                                 http::BodyReader& body) {
   const diloco::UploadKey key = key_of(header);
+  ARCH_TRY_VOID(check_lineage(s, request));
   ARCH_TRY(const auto verdict,
            s.engine.upload_started(key, header.fragment, header.base, body.size()));
   if (verdict == diloco::UploadVerdict::kRepeat) {

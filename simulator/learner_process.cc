@@ -80,11 +80,15 @@ void LearnerProcess::say_hello() {
   request.dataset_sequences = world.config.dataset_sequences;
   request.dataset_digest = "data";
   request.sequences_per_step = step_sequences();
+  request.standing = core.standing();
   world.call(
       self,
       [self, request]() -> std::function<void()> {
         auto reply = self->world.syncer->core->hello(request, self->world.queue.time());
         if (!reply) return [self, error = reply.error()] { self->exit_if_fenced(error); };
+        const auto& said = request.standing;
+        if (!said.bases.empty())
+          self->world.syncer->claims.push_back({said.epoch, said.lineage, said.committed});
         return [self, r = *reply] { self->on_reply(r.progress); };
       },
       [self] {
@@ -102,14 +106,41 @@ void LearnerProcess::seed() {
   world.call(
       self,
       [self]() -> std::function<void()> {
-        if (!self->world.syncer->core->seeded(self->who, self->world.queue.time())) return [] {};
+        if (!self->world.syncer->core->seeded(self->who, self->world.queue.time()))
+          return [self] { self->seeding = false; };
+        self->world.undo_commits_after(0);
         for (int p = 0; p < self->world.config.sync.fragments; ++p) {
           self->world.disk.master[static_cast<std::size_t>(p)] = 1.0 + p;
           self->world.disk.published[{p, 0}] = 1.0 + p;
+          self->world.note_published(p, 0);
         }
-        return [self] { self->pump(); };
+        return [self] {
+          self->seeding = false;
+          self->pump();
+        };
       },
       [self] { self->seeding = false; });
+}
+
+void LearnerProcess::send_base() {
+  const auto order = core.next_rebuild();
+  if (!order || sending_base) return;
+  sending_base = true;
+  auto self = shared_from_this();
+  const int p = order->fragment;
+  const GlobalStep version = order->version;
+  const double value = base[static_cast<std::size_t>(p)];
+  world.call(
+      self,
+      [self, p, version, value]() -> std::function<void()> {
+        self->world.take_base(self->who, p, version, value);
+        return [self, p] {
+          self->sending_base = false;
+          self->core.rebuild_answered(p);
+          self->pump();
+        };
+      },
+      [self] { self->sending_base = false; });
 }
 
 void LearnerProcess::on_reply(const ProgressReply& reply) {
@@ -179,6 +210,7 @@ void LearnerProcess::upload(const UploadOrder& order, double value) {
     if (error.kind == ErrorKind::kFenced) return [self, error] { self->exit_if_fenced(error); };
     return [finish] { finish(UploadOutcome::kStale); };
   };
+  const std::int64_t lineage = core.lineage();
   const auto arrive = [self, info, value, finish, judge]() -> std::function<void()> {
     auto attempt_kept = self->world.syncer->core->upload_complete(info, self->world.queue.time());
     if (!attempt_kept) return judge(attempt_kept.error());
@@ -188,7 +220,9 @@ void LearnerProcess::upload(const UploadOrder& order, double value) {
   };
   world.call(
       self,
-      [self, info, done, arrive, finish, retry, judge]() -> std::function<void()> {
+      [self, info, lineage, done, arrive, finish, retry, judge]() -> std::function<void()> {
+        if (auto ours = self->world.syncer->core->check_lineage(lineage); !ours)
+          return judge(ours.error());
         auto verdict = self->world.syncer->core->upload_started(
             info.key, info.fragment, info.base, info.bytes, self->world.queue.time());
         if (!verdict) return judge(verdict.error());
@@ -216,6 +250,8 @@ void LearnerProcess::start_fetch() {
   auto self = shared_from_this();
   const int p = order->fragment;
   const GlobalStep have = order->have;
+  const bool forget = order->forget;
+  const std::int64_t lineage = core.lineage();
   const auto failed = [self, p] {
     if (!self->alive) return;
     self->core.fetch_failed(p, false);
@@ -225,8 +261,9 @@ void LearnerProcess::start_fetch() {
   };
   world.call(
       self,
-      [self, p, have]() -> std::function<void()> {
+      [self, p, have, forget, lineage, failed]() -> std::function<void()> {
         const auto& published = self->world.disk.published;
+        if (published.empty() || !self->world.syncer->core->check_lineage(lineage)) return failed;
         // The next delta where at most 4 are kept, else the newest keyframe, 8 x as long.
         auto newest = std::prev(published.upper_bound({p, INT64_MAX}));
         auto next = published.upper_bound({p, have.value});
@@ -239,16 +276,23 @@ void LearnerProcess::start_fetch() {
                             (delta ? 1 : 8);
         const GlobalStep version(chosen->first.second);
         const double value = chosen->second;
-        return [self, p, have, delta, version, value, took] {
-          self->world.queue.after(took, [self, p, have, delta, version, value] {
+        const GlobalStep basis = delta ? have : kNoVersion;
+        return [self, p, basis, version, value, took, forget, lineage] {
+          self->world.queue.after(took, [self, p, basis, version, value, forget, lineage] {
             if (!self->alive) return;
-            self->arrived[{p, version.value}] = value;
-            self->core.fetched(p, delta ? have : kNoVersion, version);
-            self->pump();
+            if (forget && self->core.lineage() == lineage)
+              std::erase_if(self->arrived, [p](const auto& a) { return a.first.first == p; });
+            self->keep_frame(p, basis, version, value);
           });
         };
       },
       failed);
+}
+
+void LearnerProcess::keep_frame(int fragment, GlobalStep have, GlobalStep version, double value) {
+  arrived[{fragment, version.value}] = value;
+  core.fetched(fragment, have, version);
+  pump();
 }
 
 void LearnerProcess::start_recovery() {
@@ -283,6 +327,7 @@ void LearnerProcess::pump() {
   if (!stepping) carry_out(core.paused_boundary(world.queue.time()));
   if (!alive || exited) return;
   if (core.asked_to_seed() && !seeding) seed();
+  send_base();
   start_upload();
   start_fetch();
   start_recovery();
@@ -332,7 +377,8 @@ void LearnerProcess::carry_out(const BoundaryPlan& plan) {
     const auto p = static_cast<std::size_t>(order.fragment);
     const auto value = arrived.find({order.fragment, order.version.value});
     if (value == arrived.end()) return world.violate("apply of a version that was never fetched");
-    if (world.disk.published.at(value->first) != value->second)
+    const auto truth = world.history.find({core.lineage(), order.fragment, order.version.value});
+    if (truth == world.history.end() || truth->second != value->second)
       world.violate("a learner holds bytes that were not published");
     tell(tape::Apply{order.fragment, order.version});
     theta[p] = base[p] = value->second;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/base/rng.h"
@@ -30,6 +31,8 @@ struct Disk {
       published;  // (fragment, version) -> value, for checks
   std::map<std::int64_t, std::vector<diloco::UploadKey>> commits;  // t -> members
   std::set<std::string> relays_ready;
+  // t -> positions of its members: what was merged, unless the commit is undone
+  std::map<std::int64_t, std::vector<std::pair<std::string, diloco::BlockPosition>>> consumed;
 };
 
 struct SyncerProcess {
@@ -48,6 +51,12 @@ struct SyncerProcess {
     LocalStep local_step;  // at the copy
   };
   std::map<std::string, Donor> relays;  // by id: state that arrived
+  struct Claim {                        // of a hello that holds bases
+    std::int64_t epoch = 0, lineage = 0;
+    GlobalStep committed;
+  };
+  std::vector<Claim> claims;
+  std::map<int, double> rebuilt;  // fragment -> bytes that a learner sent
 };
 
 struct LearnerProcess : std::enable_shared_from_this<LearnerProcess> {
@@ -73,7 +82,7 @@ struct LearnerProcess : std::enable_shared_from_this<LearnerProcess> {
   std::map<std::pair<int, std::int64_t>, double> arrived;
   std::map<std::int64_t, double> upload_value;  // by t
   std::int64_t trained_tokens = 0;
-  bool fetching_state = false, seeding = false;
+  bool fetching_state = false, seeding = false, sending_base = false;
   diloco::tape::Step step;  // that is under way, for the observer
 
  private:
@@ -84,6 +93,8 @@ struct LearnerProcess : std::enable_shared_from_this<LearnerProcess> {
   void start_fetch();
   void start_recovery();
   void seed();
+  void send_base();
+  void keep_frame(int fragment, GlobalStep have, GlobalStep version, double value);
   void begin_step(const diloco::BoundaryPlan& plan);
   void end_step(std::int64_t tokens, double took);
   void carry_out(const diloco::BoundaryPlan& plan);
@@ -96,16 +107,21 @@ struct World {
   explicit World(const WorldConfig& c);
   void start_syncer();
   void kill_syncer();
+  void replace_disk(const std::optional<Disk>& with);
   void start_learner(int unit);
   void inject(const Fault& fault);
   void carry_out_effects();
   void run_merge(const diloco::StartMerge& merge);
-  void commit(const diloco::StartMerge& merge, std::int64_t epoch);
+  void commit(const diloco::StartMerge& merge, std::int64_t start);
   void answer_held();
   void tick();
   void violate(const std::string& what);
   void check_data_once();
   void check_outcomes();
+  void note_published(int fragment, std::int64_t version);
+  void take_base(const UnitKey& who, int fragment, GlobalStep version, double value);
+  void rebuilt();
+  void undo_commits_after(std::int64_t t);
   [[nodiscard]] WorldResult run();
   [[nodiscard]] WorldResult result() const;
   [[nodiscard]] std::string standstill() const;
@@ -125,8 +141,11 @@ struct World {
   std::vector<std::int64_t> incarnations;
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::set<std::string>>
       trained;  // sequence -> who trained on it
-  std::map<std::string, std::map<std::uint64_t, std::uint32_t>>
-      merged_upto;  // who -> block -> position
+  // (lineage, fragment, version) -> value: everything that was ever published
+  std::map<std::tuple<std::int64_t, int, std::int64_t>, double> history;
+  std::optional<Disk> backup;  // kept where a fault asks for one
+  bool keeps_backup = false, disk_replaced = false;
+  std::int64_t syncer_starts = 0, rebuilds = 0, noted_lineage = 0;
   std::string violation;
   std::int64_t events = 0;
   double first_commit = 0, last_commit = 0;

@@ -19,12 +19,14 @@ Fault random_fault(Rng& rng, int units, double horizon) {
   fault.at = rng.uniform(0.5, horizon);
   fault.unit = static_cast<int>(rng.below(static_cast<std::uint64_t>(units)));
   fault.away = rng.uniform(0.2, 15);
-  const std::uint64_t dice = rng.below(10);
-  fault.kind = dice < 3   ? FaultKind::kKillLearner
-               : dice < 5 ? FaultKind::kZombie
-               : dice < 7 ? FaultKind::kCutLearner
-               : dice < 9 ? FaultKind::kKillSyncer
-                          : FaultKind::kKillAtCommit;
+  const std::uint64_t dice = rng.below(12);
+  fault.kind = dice < 3    ? FaultKind::kKillLearner
+               : dice < 5  ? FaultKind::kZombie
+               : dice < 7  ? FaultKind::kCutLearner
+               : dice < 9  ? FaultKind::kKillSyncer
+               : dice < 10 ? FaultKind::kKillAtCommit
+               : dice < 11 ? FaultKind::kLoseDisk
+                           : FaultKind::kRestoreDisk;
   return fault;
 }
 
@@ -40,6 +42,10 @@ const char* name(FaultKind kind) {
       return "kill syncer";
     case FaultKind::kKillAtCommit:
       return "kill syncer at commit";
+    case FaultKind::kLoseDisk:
+      return "lose disk";
+    case FaultKind::kRestoreDisk:
+      return "restore disk";
   }
   return "";
 }

@@ -30,11 +30,14 @@ void World::violate(const std::string& what) {
 void World::start_syncer() {
   syncer = std::make_unique<SyncerProcess>();
   ++disk.epoch;
-  syncer->core = std::make_unique<SyncerCore>(config.sync, disk.epoch, disk.state, queue.time());
+  ++syncer_starts;
+  SyncerConfig sync = config.sync;
+  sync.lineage_draw = syncer_starts;
+  syncer->core = std::make_unique<SyncerCore>(sync, disk.epoch, disk.state, queue.time());
   syncer->core->set_layout("layout",
                            std::vector<double>(static_cast<std::size_t>(config.sync.fragments),
                                                1.0 / config.sync.fragments));
-  if (disk.epoch > 1) {
+  if (syncer_starts > 1) {
     returned_at = queue.now();
     after_return.clear();
     first_commit_after = 0;
@@ -42,6 +45,58 @@ void World::start_syncer() {
 }
 
 void World::kill_syncer() { syncer.reset(); }
+
+void World::replace_disk(const std::optional<Disk>& with) {
+  disk_replaced = true;
+  if (with) {
+    disk = *with;
+    return;
+  }
+  // What the learners know decides which commits stand: rebuilt().
+  disk.state.reset();
+  disk.epoch = 0;
+  disk.master.assign(static_cast<std::size_t>(config.sync.fragments), 0);
+  disk.published.clear();
+  backup.reset();
+}
+
+void World::note_published(int fragment, std::int64_t version) {
+  history[{syncer->core->lineage(), fragment, version}] = disk.published.at({fragment, version});
+}
+
+void World::undo_commits_after(std::int64_t t) {
+  disk.commits.erase(disk.commits.upper_bound(t), disk.commits.end());
+  disk.consumed.erase(disk.consumed.upper_bound(t), disk.consumed.end());
+}
+
+void World::take_base(const UnitKey& who, int fragment, GlobalStep version, double value) {
+  const auto last = syncer->core->rebuild_staged(who, fragment, version, queue.time());
+  if (!last) return;
+  syncer->rebuilt[fragment] = value;
+  if (*last) rebuilt();
+}
+
+// No global step that one of those that said hello had heard of is taken back.
+void World::rebuilt() {
+  ++rebuilds;
+  const GlobalStep committed = syncer->core->state().committed;
+  const auto newest =
+      std::max_element(syncer->claims.begin(), syncer->claims.end(),
+                       [](const auto& a, const auto& b) { return a.epoch < b.epoch; });
+  for (const auto& claim : syncer->claims)
+    if (claim.lineage == newest->lineage && claim.committed > committed)
+      violate("a rebuilt run stands before a published global step");
+  undo_commits_after(committed.value);
+  if (static_cast<std::int64_t>(disk.commits.size()) != committed.value)
+    violate("a rebuilt run stands at a global step that never was");
+  const auto versions = syncer->core->versions();
+  for (int p = 0; p < config.sync.fragments; ++p) {
+    const auto i = static_cast<std::size_t>(p);
+    disk.master[i] = syncer->rebuilt.at(p);
+    disk.published[{p, versions[i].value}] = disk.master[i];
+    note_published(p, versions[i].value);
+  }
+}
 
 void World::start_learner(int unit) {
   const auto u = static_cast<std::size_t>(unit);
@@ -86,18 +141,28 @@ void World::call(const std::shared_ptr<LearnerProcess>& from,
 
 void World::carry_out_effects() {
   if (!syncer) return;
+  // Of an older disk all that is served now counts under another lineage.
+  if (const std::int64_t lineage = syncer->core->lineage(); lineage != noted_lineage) {
+    noted_lineage = lineage;
+    for (const auto& [key, value] : disk.published)
+      history[{lineage, key.first, key.second}] = value;
+  }
   for (const auto& effect : syncer->core->take_effects()) {
     if (std::holds_alternative<PersistState>(effect)) {
       if (!disk.state) disk.state.emplace();
       disk.state->merge_newer(syncer->core->state());
+    } else if (const auto* raise = std::get_if<RaiseEpoch>(&effect)) {
+      disk.epoch = raise->epoch;
     } else if (const auto* merge = std::get_if<StartMerge>(&effect)) {
       run_merge(*merge);
     } else if (const auto* drop = std::get_if<DropUpload>(&effect)) {
       syncer->stored.erase(key_text(drop->key));
     } else if (std::holds_alternative<PublishFinal>(effect)) {
-      for (int p = 0; p < config.sync.fragments; ++p)
+      for (int p = 0; p < config.sync.fragments; ++p) {
         disk.published[{p, config.sync.budget.value + 1}] =
             disk.master[static_cast<std::size_t>(p)];
+        note_published(p, config.sync.budget.value + 1);
+      }
       if (config.observer != nullptr)
         config.observer->published_final(GlobalStep(config.sync.budget.value + 1));
       syncer->core->final_published(queue.time());
@@ -117,12 +182,12 @@ void World::run_merge(const StartMerge& merge) {
   if (!std::is_sorted(merge.members.begin(), merge.members.end(),
                       [](const auto& a, const auto& b) { return a.key.who.unit < b.key.who.unit; }))
     violate("members are not in order of unit name");
-  const std::int64_t epoch = disk.epoch;
-  queue.after(config.merge_seconds, [this, merge, epoch] { commit(merge, epoch); });
+  const std::int64_t start = syncer_starts;
+  queue.after(config.merge_seconds, [this, merge, start] { commit(merge, start); });
 }
 
-void World::commit(const StartMerge& merge, std::int64_t epoch) {
-  if (!syncer || disk.epoch != epoch)
+void World::commit(const StartMerge& merge, std::int64_t start) {
+  if (!syncer || syncer_starts != start)
     return;  // died before the record was durable: nothing happened
   std::vector<UploadKey> members;
   double sum = 0, weight = 0;
@@ -134,9 +199,8 @@ void World::commit(const StartMerge& merge, std::int64_t epoch) {
     sum += w * syncer->stored.at(key_text(member.key));
     weight += w;
     members.push_back(member.key);
-    auto& positions = merged_upto[who_text(member.key.who)];
     for (const auto& position : syncer->consumed.at(key_text(member.key)))
-      positions[position.block] = std::max(positions[position.block], position.upto);
+      disk.consumed[merge.t.value].emplace_back(who_text(member.key.who), position);
     if (!seen.insert(member.key.who.unit).second) violate("a unit is merged twice in one round");
   }
   if (!disk.state) disk.state.emplace();
@@ -149,7 +213,9 @@ void World::commit(const StartMerge& merge, std::int64_t epoch) {
     double& master = disk.master[static_cast<std::size_t>(merge.fragment)];
     master -= sum / weight;
     disk.published[{merge.fragment, merge.t.value}] = master;
+    note_published(merge.fragment, merge.t.value);
   }
+  if (keeps_backup && merge.t.value % 5 == 1) backup = disk;
   if (die_at_commit) {
     die_at_commit = false;
     kill_syncer();
@@ -209,6 +275,13 @@ void World::inject(const Fault& fault) {
       kill_syncer();
       queue.after(fault.away, [this] { start_syncer(); });
       break;
+    case FaultKind::kLoseDisk:
+    case FaultKind::kRestoreDisk:
+      if (!syncer) return;
+      kill_syncer();
+      replace_disk(fault.kind == FaultKind::kRestoreDisk ? backup : std::nullopt);
+      queue.after(fault.away, [this] { start_syncer(); });
+      break;
     case FaultKind::kKillAtCommit:
       die_at_commit = true;
       die_away = fault.away;
@@ -218,6 +291,12 @@ void World::inject(const Fault& fault) {
 
 // Within an epoch no sequence is in two merged uploads (protocol.md §8).
 void World::check_data_once() {
+  std::map<std::string, std::map<std::uint64_t, std::uint32_t>> merged_upto;
+  for (const auto& [t, positions] : disk.consumed)
+    for (const auto& [who, position] : positions) {
+      auto& upto = merged_upto[who][position.block];
+      upto = std::max(upto, position.upto);
+    }
   for (const auto& [sequence, who] : trained) {
     int merged = 0;
     for (const auto& name : who) {
@@ -234,6 +313,7 @@ void World::check_data_once() {
 
 // A sender that lives until t is committed learns whether it was merged.
 void World::check_outcomes() {
+  if (disk_replaced) return;  // what became of earlier rounds went with the disk
   for (const auto& learner : current) {
     if (!learner || !learner->exited) continue;
     std::int64_t member = 0;
@@ -279,6 +359,7 @@ WorldResult World::result() const {
   out.seconds = last_commit - first_commit;
   out.committed = static_cast<std::int64_t>(disk.commits.size());
   out.events = events;
+  out.rebuilds = rebuilds;
   if (syncer) {
     const auto status = syncer->core->status(queue.time());
     out.mean_participants = status.mean_participants;
@@ -300,6 +381,9 @@ WorldResult World::run() {
   for (std::size_t u = 0; u < current.size(); ++u)
     queue.after(rng.uniform(0, 0.5), [this, u] { start_learner(static_cast<int>(u)); });
   for (const auto& fault : config.faults) queue.at(fault.at, [this, fault] { inject(fault); });
+  keeps_backup = std::any_of(config.faults.begin(), config.faults.end(), [](const auto& fault) {
+    return fault.kind == FaultKind::kRestoreDisk;
+  });
   tick();
   const auto over = [this] {
     if (!syncer || !syncer->core->finished()) return false;

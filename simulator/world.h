@@ -20,6 +20,8 @@ enum class FaultKind {
   kCutLearner,    // its link is down for `away`
   kKillSyncer,    // back `away` later from what was durable
   kKillAtCommit,  // the syncer dies after a commit record is durable and before anybody hears of it
+  kLoseDisk,      // the syncer dies and its disk with it: the next one starts empty
+  kRestoreDisk,   // the syncer dies, and its disk comes back as it was some commits before
 };
 
 struct Fault {
@@ -72,6 +74,7 @@ struct WorldResult {
   std::int64_t events = 0;
   double first_commit_after_return = 0;  // of the syncer, in seconds; 0 = never away
   double participants_after_return = 0;  // mean over the 10 rounds after it
+  std::int64_t rebuilds = 0;             // of a lost disk, from the learners' bases
 };
 
 [[nodiscard]] WorldResult run_world(const WorldConfig& config);

@@ -236,6 +236,16 @@ void DataLedger::orphan_new_blocks(std::uint64_t from_block, std::uint64_t to_bl
   for (std::uint64_t block = from_block; block < to_block; ++block) add_orphan(block, 0);
 }
 
+void DataLedger::skip_to(std::uint64_t mark) {
+  if (mark <= next_) return;
+  // Nobody but a holder of the newest can still report an orphan; the others are counted.
+  const std::uint64_t first = mark - next_ > kMaxOrphans ? mark - kMaxOrphans : next_;
+  skipped_ += (first - next_) * kBlock;
+  orphan_new_blocks(first, mark);
+  next_ = mark;
+  reserved_ = std::max(reserved_, mark);
+}
+
 Status DataLedger::restart(const LedgerSnapshot& s, std::uint64_t durable_mark) {
   if (durable_mark < s.reserved)
     return fail(ErrorKind::kCorrupt, "ledger: durable mark " + std::to_string(durable_mark) +

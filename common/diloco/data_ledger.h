@@ -87,6 +87,11 @@ class DataLedger {
   // The mark is durable. Lower marks than the present one change nothing.
   void reserved(std::uint64_t mark);
 
+  // Blocks below `mark` may have been leased by somebody who knows nothing of this ledger any more:
+  // leasing goes on at the mark, those that were never leased here are orphans. A lower mark than
+  // next_block() changes nothing. The mark has to be journaled before the next lease.
+  void skip_to(std::uint64_t mark);
+
   // What a unit holds, in order of block: for replies (a learner that lost a reply sees its leases
   // again).
   [[nodiscard]] std::vector<Lease> held_by(const std::string& unit, Incarnation incarnation) const;

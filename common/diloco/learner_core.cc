@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/diloco/schedule.h"
@@ -31,6 +32,7 @@ LearnerCore::LearnerCore(LearnerConfig config, TimePoint now)
   arrived_.resize(p);
   counters_.resize(p);
   want_keyframe_.assign(p, true);
+  forget_.assign(p, false);
   buffer_busy_.assign(static_cast<std::size_t>(config_.buffers), false);
 }
 
@@ -84,6 +86,7 @@ void LearnerCore::adopt_leases(const ProgressReply& reply) {
   std::erase_if(held_, [&](const auto& entry) {
     return entry.second.trained >= entry.second.lease.upto && !named.contains(entry.first);
   });
+  lease_mark_ = std::max(lease_mark_, reply.lease_mark);
 }
 
 // --- boundary
@@ -286,8 +289,16 @@ void LearnerCore::plan_state(BoundaryPlan& plan) {
 void LearnerCore::snapshot_taken(GlobalStep t) {
   const auto it = snapshots_.find(t);
   if (it == snapshots_.end() || it->second.state != State::kOrdered) return;
+  if (it->second.ended) return snapshot_lost(t);
   it->second.state = State::kTaken;
   dirty_ = true;
+}
+
+void LearnerCore::snapshot_lost(GlobalStep t) {
+  const auto it = snapshots_.find(t);
+  if (it == snapshots_.end() || it->second.state != State::kOrdered) return;
+  release_buffer(it->second);
+  snapshots_.erase(it);
 }
 
 void LearnerCore::exchange_cost(double seconds) { exchange_seconds_ += seconds; }
@@ -324,7 +335,7 @@ ProgressReport LearnerCore::report(TimePoint) const {
   report.exchange_seconds = exchange_seconds_;
   report.loss = recent_losses_.empty() ? kNoValue : mean(recent_losses_);
   for (const auto& [t, snapshot] : snapshots_)
-    if (snapshot.state != State::kOrdered)
+    if (snapshot.state != State::kOrdered && !snapshot.ended)
       report.contributes.push_back({t, snapshot.order.attempt});
   // Base missing: not yet. Who merely has not stepped since the base will contribute at the next
   // boundary.
@@ -338,6 +349,8 @@ ProgressReport LearnerCore::report(TimePoint) const {
   report.recovery_failed = recovery_failed_;
   report.recovery_seconds = recovery_seconds_;
   report.applied = applied_;
+  report.standing = standing();
+  report.standing.bases.clear();
   report.validation = validation_;
   dirty_ = false;
   return report;
@@ -366,6 +379,43 @@ void LearnerCore::adopt_outcomes(const ProgressReply& reply) {
   attempts_.erase(attempts_.begin(), attempts_.upper_bound(committed_));
 }
 
+Standing LearnerCore::standing() const {
+  Standing out{epoch_, lineage_, committed_, lease_mark_, {}};
+  if (!held_.empty()) out.lease_mark = std::max(out.lease_mark, held_.rbegin()->first + 1);
+  if (holds_all()) out.bases = base_;
+  return out;
+}
+
+// What is published now does not continue what we hold: bases, contributions and leases of the old
+// lineage count for nothing. The inner state is kept; training goes on once every fragment is here.
+void LearnerCore::begin_lineage(const ProgressReply& reply) {
+  lineage_ = reply.lineage;
+  committed_ = reply.committed;
+  applied_ = GlobalStep(0);
+  validated_ = GlobalStep(-1);
+  for (std::size_t p = 0; p < base_.size(); ++p) {
+    fetched_[p] = base_[p] = kNoVersion;
+    arrived_[p].clear();
+    counters_[p] = {};
+    want_keyframe_[p] = forget_[p] = true;
+  }
+  fetch_ended_ = fetching_.has_value();
+  for (auto it = snapshots_.begin(); it != snapshots_.end();) {
+    // Its buffer is in use: released when the thread that has it is done.
+    it->second.ended = true;
+    if (it->second.state == State::kOrdered || it->second.state == State::kUploading) {
+      ++it;
+      continue;
+    }
+    release_buffer(it->second);
+    it = snapshots_.erase(it);
+  }
+  std::set<std::uint64_t> named;
+  for (const auto& lease : reply.leases) named.insert(lease.block);
+  std::erase_if(held_, [&](const auto& entry) { return !named.contains(entry.first); });
+  dirty_ = true;
+}
+
 void LearnerCore::on_reply(const ProgressReply& reply, TimePoint) {
   if (reply.epoch < epoch_) return;  // an outer optimizer that was replaced: refuse it (§4)
   if (reply.epoch == epoch_ && reply.news < news_) return;  // overtaken by a newer reply
@@ -379,6 +429,11 @@ void LearnerCore::on_reply(const ProgressReply& reply, TimePoint) {
     validation_.reset();
     recovery_failed_.clear();
   }
+  if (reply.lineage != 0 && reply.lineage != lineage_) {
+    if (lineage_ != 0) begin_lineage(reply);
+    lineage_ = reply.lineage;
+  }
+  rebuild_ = reply.rebuild;
   epoch_ = reply.epoch;
   news_ = reply.news;
   run_phase_ = reply.phase;
@@ -411,6 +466,7 @@ void LearnerCore::upload_result(GlobalStep t, std::int32_t attempt, UploadOutcom
       it->second.state != State::kUploading)
     return;
   dirty_ = true;
+  if (it->second.ended) outcome = UploadOutcome::kStale;
   switch (outcome) {
     case UploadOutcome::kReceipt:
       it->second.state = State::kReceipted;
@@ -445,11 +501,12 @@ std::optional<FetchOrder> LearnerCore::next_fetch() {
   if (best < 0) return std::nullopt;
   fetching_ = best;
   const auto i = static_cast<std::size_t>(best);
-  return FetchOrder{best, want_keyframe_[i] ? kNoVersion : fetched_[i]};
+  return FetchOrder{best, want_keyframe_[i] ? kNoVersion : fetched_[i], forget_[i]};
 }
 
 void LearnerCore::fetched(std::int32_t fragment, GlobalStep base, GlobalStep version) {
   if (fetching_ == fragment) fetching_.reset();
+  if (std::exchange(fetch_ended_, false)) return;
   const auto p = static_cast<std::size_t>(fragment);
   if (version <= fetched_[p]) return;
   if (base == kNoVersion) {
@@ -458,15 +515,25 @@ void LearnerCore::fetched(std::int32_t fragment, GlobalStep base, GlobalStep ver
     want_keyframe_[p] = true;
     return;
   }
-  want_keyframe_[p] = false;
+  want_keyframe_[p] = forget_[p] = false;
   fetched_[p] = version;
   arrived_[p].push_back(version);
 }
 
 void LearnerCore::fetch_failed(std::int32_t fragment, bool lost_base) {
   if (fetching_ == fragment) fetching_.reset();
+  fetch_ended_ = false;
   if (lost_base) want_keyframe_[static_cast<std::size_t>(fragment)] = true;
 }
+
+std::optional<RebuildOrder> LearnerCore::next_rebuild() const {
+  if (rebuild_.empty() || !holds_all()) return std::nullopt;
+  const std::int32_t p = rebuild_.front();
+  if (p < 0 || p >= config_.fragments) return std::nullopt;
+  return RebuildOrder{p, base_[static_cast<std::size_t>(p)]};
+}
+
+void LearnerCore::rebuild_answered(std::int32_t fragment) { std::erase(rebuild_, fragment); }
 
 std::optional<RecoveryTask> LearnerCore::recover_task() const {
   if (recovered_ || !recover_ || recover_->id == recovery_failed_) return std::nullopt;

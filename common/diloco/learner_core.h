@@ -66,9 +66,15 @@ struct UploadOrder {
   SnapshotOrder snapshot;
   UploadInfo info;  // key, counters, consumed; bytes are the caller's
 };
+// A base that a rebuilt outer optimizer asks for: PUT it as a keyframe of round 0 (§6).
+struct RebuildOrder {
+  std::int32_t fragment = 0;
+  GlobalStep version;
+};
 struct FetchOrder {
   std::int32_t fragment = 0;
-  GlobalStep have;  // kNoVersion asks for a keyframe
+  GlobalStep have;      // kNoVersion asks for a keyframe
+  bool forget = false;  // what is held of it is of a lineage that ended
 };
 
 enum class UploadOutcome { kReceipt, kStale, kRefused, kRetry };
@@ -93,7 +99,10 @@ class LearnerCore {
   void validation_done(const ValidationReport& report);
   void inner_state_restored(bool fresh, TimePoint now);  // recovered, or started with fresh moments
 
+  void snapshot_lost(GlobalStep t);  // its base is gone with an old lineage: forget it
+
   // --- exchange thread
+  [[nodiscard]] Standing standing() const;  // with the bases: for hello
   [[nodiscard]] ProgressReport report(TimePoint now) const;
   void on_reply(const ProgressReply& reply,
                 TimePoint now);  // of hello and progress; lower epochs are ignored
@@ -105,6 +114,9 @@ class LearnerCore {
   // apply order names them.
   void fetched(std::int32_t fragment, GlobalStep base, GlobalStep version);
   void fetch_failed(std::int32_t fragment, bool lost_base);  // lost_base: ask for a keyframe next
+  [[nodiscard]] std::optional<RebuildOrder> next_rebuild() const;
+  void rebuild_answered(std::int32_t fragment);  // taken, or no longer wanted
+  [[nodiscard]] std::int64_t lineage() const { return lineage_; }
   [[nodiscard]] std::optional<RecoveryTask> recover_task() const;
   [[nodiscard]] bool fresh_start_allowed() const;
   void recovery_failed(const std::string& id);
@@ -130,6 +142,7 @@ class LearnerCore {
     State state = State::kOrdered;
     UploadInfo info;
     bool holds_buffer = false;
+    bool ended = false;  // of a lineage that ended while it was being taken or sent
   };
   struct Held {  // a leased block part
     Lease lease;
@@ -148,6 +161,7 @@ class LearnerCore {
   void plan_state(BoundaryPlan& plan);
   void adopt_outcomes(const ProgressReply& reply);
   void adopt_leases(const ProgressReply& reply);
+  void begin_lineage(const ProgressReply& reply);
   [[nodiscard]] std::vector<BlockPosition> consumed() const;
   [[nodiscard]] std::int32_t idle_buffer() const;
   [[nodiscard]] std::int32_t fragment_of(GlobalStep t) const;
@@ -170,7 +184,12 @@ class LearnerCore {
   std::vector<GlobalStep> base_;                 // applied, by fragment
   std::vector<Counters> counters_;               // by fragment
   std::vector<bool> want_keyframe_;
-  GlobalStep applied_;  // all versions up to here are applied
+  std::vector<bool> forget_;  // fetch order's `forget`, by fragment
+  std::int64_t lineage_ = 0;  // of everything above; 0: none yet
+  std::uint64_t lease_mark_ = 0;
+  std::vector<std::int32_t> rebuild_;
+  bool fetch_ended_ = false;  // the fetch in flight is of a lineage that ended
+  GlobalStep applied_;        // all versions up to here are applied
   std::map<GlobalStep, Snapshot> snapshots_;
   std::map<GlobalStep, std::int32_t> attempts_;
   std::vector<bool> buffer_busy_;

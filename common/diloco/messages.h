@@ -37,8 +37,20 @@ struct Contribution {
   friend bool operator==(const Contribution&, const Contribution&) = default;
 };
 
+// What a process knows of the run from an outer optimizer that it heard before (§6): all that is
+// left of one whose disk is lost.
+struct Standing {
+  std::int64_t epoch = 0;         // highest heard
+  std::int64_t lineage = 0;       // of its bases: ProgressReply::lineage; 0: none yet
+  GlobalStep committed;           // highest heard
+  std::uint64_t lease_mark = 0;   // highest heard, and above every block that it holds
+  std::vector<GlobalStep> bases;  // versions held, one a fragment; empty unless all are held. hello
+                                  // alone carries it
+};
+
 struct HelloRequest {
   UnitKey who;
+  Standing standing;
   std::string datacenter;
   bool scavenging = false;
   bool can_validate = true;
@@ -74,6 +86,7 @@ struct ProgressReport {
   std::string recovery_failed;            // id of a relay that did not work: another donor, please
   double recovery_seconds = 0;            // from hello to the first completed step; 0 while unknown
   GlobalStep applied;                     // newest version applied
+  Standing standing;                      // without the bases
   std::optional<ValidationReport> validation;
 };
 
@@ -107,6 +120,11 @@ struct ProgressReply {
   std::vector<Lease>
       leases;  // every block part that this incarnation holds and has not reported as consumed
   bool seed = false;  // initialise and upload every fragment as a keyframe of version 0
+  std::vector<std::int32_t> rebuild;  // upload the bases of these fragments: the disk is lost
+  // Random number of the published history, drawn when a run is seeded, rebuilt or rolled back.
+  // Versions of different lineages have nothing to do with each other. 0: nothing published.
+  std::int64_t lineage = 0;
+  std::uint64_t lease_mark = 0;         // no block from here on was leased to anybody
   std::optional<GlobalStep> validate;   // evaluate the bases at this version
   std::optional<RecoveryTask> donate;   // copy the inner state at a boundary and PUT it there
   std::optional<RecoveryTask> recover;  // GET the inner state there

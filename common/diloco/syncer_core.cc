@@ -57,6 +57,7 @@ void merge_ledger(std::optional<LedgerSnapshot>& mine, const std::optional<Ledge
 }  // namespace
 
 void SyncerState::merge_newer(const SyncerState& other) {
+  if (other.lineage != 0 && (lineage == 0 || other.epoch >= epoch)) lineage = other.lineage;
   epoch = std::max(epoch, other.epoch);
   committed = std::max(committed, other.committed);
   seeded = seeded || other.seeded;
@@ -97,6 +98,7 @@ SyncerCore::Impl::Impl(SyncerConfig c, std::int64_t epoch_number,
       owner(config),
       last_tick(now) {
   durable.epoch = epoch;
+  if (durable.seeded && durable.lineage == 0) durable.lineage = draw_lineage();
   const auto& kept = durable.settings;
   const bool newer = kept && kept->source == config.settings_source &&
                      kept->settings.generation > config.settings_generation;
@@ -205,6 +207,8 @@ void SyncerCore::Impl::take_over(UnitRecord& unit, const HelloRequest& request, 
   unit.contributes.clear();
   unit.declines.clear();
   unit.last = ProgressReport{};
+  unit.standing = Standing{};
+  unit.greeted = false;
   unit.wants_state_since = now;
   effects.emplace_back(PersistState{});
 }
@@ -227,6 +231,7 @@ void SyncerCore::Impl::absorb_contributions(UnitRecord& unit, const ProgressRepo
 void SyncerCore::Impl::absorb(UnitRecord& unit, const ProgressReport& report, TimePoint now) {
   const bool was_stepping = unit.connected && unit.last.phase == LearnerPhase::kStepping;
   const std::string& name = report.who.unit;
+  hear(unit, name, report.standing, unit.connected);
   unit.connected = true;
   unit.from_journal = false;
   unit.left = false;
@@ -271,6 +276,9 @@ Result<HelloReply> SyncerCore::hello(const HelloRequest& request, TimePoint now)
   const bool known =
       unit.id.incarnation == request.who.incarnation && unit.id.session == request.who.session;
   if (!known) impl_->take_over(unit, request, now);
+  impl_->hear(unit, request.who.unit, request.standing, known && unit.connected);
+  unit.greeted = true;
+  if (!impl_->first_hello) impl_->first_hello = now;
   unit.connected = true;
   unit.from_journal = false;
   unit.left = false;
@@ -285,6 +293,9 @@ Result<HelloReply> SyncerCore::hello(const HelloRequest& request, TimePoint now)
 
 Result<ProgressReply> SyncerCore::progress(const ProgressReport& report, TimePoint now) {
   ARCH_TRY(UnitRecord * unit, impl_->units.authenticate(report.who));
+  // With nothing published, what it holds decides how the run begins, and hello says that.
+  if (!impl_->durable.seeded && !unit->greeted)
+    return fail(ErrorKind::kNotFound, "unit " + report.who.unit + " has not said hello");
   impl_->absorb(*unit, report, now);
   impl_->advance(now);
   return impl_->reply_for(*unit);
@@ -385,6 +396,7 @@ Status SyncerCore::seeded(const UnitKey& who, TimePoint now) {
     return fail(ErrorKind::kConflict, "another unit was asked to seed: " + impl_->seeder);
   unit->last_heard = now;
   impl_->durable.seeded = true;
+  impl_->durable.lineage = impl_->draw_lineage();
   impl_->effects.emplace_back(PersistState{});
   impl_->news();
   impl_->advance(now);

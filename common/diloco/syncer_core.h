@@ -41,6 +41,9 @@ struct SyncerConfig {
   std::uint64_t data_seed = 1;
   double heartbeat_seconds = 1;  // upper bound of a held reply
   std::int32_t max_units = 512;  // names ever seen
+  Duration rebuild_window =
+      std::chrono::seconds(3);    // in which learners find an empty disk's owner
+  std::int64_t lineage_draw = 1;  // random, > 0: lineages of this process are made of it
   // quorum, grace* and budget above are of this generation of this resource; a newer set in the
   // journal goes before them.
   std::int64_t settings_generation = 1;
@@ -64,7 +67,8 @@ struct SyncerState {
     std::int64_t merged_rounds = 0;
     std::vector<double> recovery_seconds;
   };
-  std::int64_t epoch = 0;  // the newest that wrote
+  std::int64_t epoch = 0;    // the newest that wrote
+  std::int64_t lineage = 0;  // of the published versions (ProgressReply::lineage)
   GlobalStep committed;
   bool seeded = false;
   bool final_published = false, finished = false;
@@ -93,6 +97,9 @@ struct MergeMember {
 struct PersistState {
 };  // journal state() durably before any reply leaves the process; on failure answer 507
     // to everybody until it worked: identities and lease marks count on it
+struct RaiseEpoch {  // the data folder's counter, durably, before the next PersistState
+  std::int64_t epoch;
+};
 struct StartMerge {  // merge, journal with state, publish version t; then committed() or
                      // merge_failed()
   GlobalStep t;
@@ -108,7 +115,8 @@ struct PublishFinal {  // published := master, every fragment a keyframe; then f
   GlobalStep version;  // T + 1
 };
 struct WriteModel {};  // write model/ and the last manifest; then model_written()
-using Effect = std::variant<PersistState, StartMerge, DropUpload, PublishFinal, WriteModel>;
+using Effect =
+    std::variant<PersistState, RaiseEpoch, StartMerge, DropUpload, PublishFinal, WriteModel>;
 
 enum class UploadVerdict {
   kAccept,
@@ -145,6 +153,9 @@ class SyncerCore {
   [[nodiscard]] Result<UploadVerdict> upload_started(const UploadKey& key, std::int32_t fragment,
                                                      GlobalStep base, std::uint64_t bytes,
                                                      TimePoint now);
+  // kConflict: `lineage` (that of the sender's bases) is not that of what is published.
+  [[nodiscard]] Status check_lineage(std::int64_t lineage) const;
+  [[nodiscard]] std::int64_t lineage() const;  // of what is published; 0: nothing is
   void upload_bytes(const UploadKey& key, std::uint64_t received, TimePoint now);
   // Returns the attempt named by the receipt (the first complete one wins).
   [[nodiscard]] Result<std::int32_t> upload_complete(const UploadInfo& info, TimePoint now);
@@ -152,6 +163,18 @@ class SyncerCore {
 
   // The daemon staged every fragment of the seed.
   [[nodiscard]] Status seeded(const UnitKey& who, TimePoint now);
+  // Rebuild of a lost disk (§6). kConflict: that sender is not, or no longer, asked for the
+  // fragment.
+  [[nodiscard]] Status rebuild_allowed(const UnitKey& who, std::int32_t fragment) const;
+  // The daemon staged the sender's base of `version`. True: it was the last one missing, and the
+  // run stands as versions() and state() say: to be committed as a seed is, before any other
+  // effect.
+  [[nodiscard]] Result<bool> rebuild_staged(const UnitKey& who, std::int32_t fragment,
+                                            GlobalStep version, TimePoint now);
+  void rebuild_unstaged(std::int32_t fragment);  // something else was staged over it
+  // What is published is older than what was: learners take keyframes. Before any event.
+  void rolled_back(const std::string& message);
+  [[nodiscard]] std::vector<GlobalStep> versions() const;  // newest published, by fragment
   void committed(GlobalStep t, std::uint64_t bytes_up, TimePoint now);
   void merge_failed(GlobalStep t, TimePoint now);  // no space: tried again on later ticks
   void final_published(TimePoint now);

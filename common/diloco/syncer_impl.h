@@ -30,6 +30,13 @@ struct SyncerCore::Impl {
     std::vector<std::string> tried;
   };
 
+  struct Rebuild {  // of a lost disk, from the learners' bases (§6)
+    TimePoint since{};
+    std::int64_t lineage = 0;                   // whose bases count
+    std::map<std::int32_t, std::string> asked;  // fragment -> unit
+    std::map<std::int32_t, GlobalStep> staged;  // fragment -> version
+  };
+
   // After every event: announcements, closes, merges, in a fixed order, until nothing moves.
   void advance(TimePoint now);
   [[nodiscard]] bool advance_once(TimePoint now);
@@ -54,6 +61,20 @@ struct SyncerCore::Impl {
   [[nodiscard]] std::vector<Outcome> outcomes_for(const UnitRecord& unit) const;
   [[nodiscard]] std::vector<GlobalStep> versions() const;
   void choose_seeder(TimePoint now);
+
+  // syncer_rebuild.cc
+  [[nodiscard]] std::int64_t draw_lineage();
+  // What a learner knows of earlier epochs; `ours`: it was heard in this epoch before.
+  void hear(UnitRecord& unit, const std::string& name, const Standing& said, bool ours);
+  void raise_epoch(std::int64_t above);
+  void begin_lineage(const std::string& why);
+  [[nodiscard]] bool holds_bases(const UnitRecord& unit, TimePoint now) const;
+  [[nodiscard]] const UnitRecord* newest_holder(TimePoint now) const;
+  // True while nobody may seed: learners with bases live, or may be about to say hello.
+  [[nodiscard]] bool tend_rebuild(TimePoint now);
+  void ask_for_bases(TimePoint now);
+  [[nodiscard]] Status rebuild_allowed(const UnitKey& who, std::int32_t fragment) const;
+  void finish_rebuild(TimePoint now);
   void lease_blocks(UnitRecord& unit);
   void open_ledger(const HelloRequest& request);
   void serve_recovery(UnitRecord& unit, TimePoint now);
@@ -84,6 +105,9 @@ struct SyncerCore::Impl {
   std::vector<double> shares;  // of the elements, by fragment
   std::string layout_digest;
   std::string seeder;
+  std::optional<Rebuild> rebuild;
+  std::optional<TimePoint> first_hello;  // while nothing is published
+  std::uint64_t lineages_drawn = 0;
   std::map<std::string, Relay> relays;  // by newcomer
   std::int64_t relay_count = 0;
   std::string kept_state;  // name of the inner state that was left behind; empty: none

@@ -62,6 +62,11 @@ ProgressReply SyncerCore::Impl::reply_for(const UnitRecord& unit) const {
   reply.versions = versions();
   if (ledger) reply.leases = ledger->held_by(unit.last.who.unit, unit.id.incarnation);
   reply.seed = !durable.seeded && seeder == unit.last.who.unit;
+  if (rebuild)
+    for (const auto& [fragment, name] : rebuild->asked)
+      if (name == unit.last.who.unit) reply.rebuild.push_back(fragment);
+  reply.lineage = durable.seeded ? durable.lineage : 0;
+  reply.lease_mark = ledger ? ledger->next_block() : 0;
   if (validation && validation->unit == unit.last.who.unit) reply.validate = validation->version;
   const auto own = relays.find(unit.last.who.unit);
   if (own != relays.end() && !own->second.donor.empty())
@@ -79,6 +84,7 @@ ProgressReply SyncerCore::Impl::reply_for(const UnitRecord& unit) const {
 
 void SyncerCore::Impl::choose_seeder(TimePoint now) {
   if (durable.seeded) return;
+  if (tend_rebuild(now)) return;
   const auto current = units.all().find(seeder);
   if (current != units.all().end() && units.live(current->second, now)) return;
   seeder.clear();
@@ -101,7 +107,8 @@ void SyncerCore::Impl::open_ledger(const HelloRequest& request) {
 
 // At least maxLead steps ahead, so that a learner cut off for that long never runs dry (§8).
 void SyncerCore::Impl::lease_blocks(UnitRecord& unit) {
-  if (!ledger || clock.committed() >= config.budget) return;
+  // Not before something is published: the ledger of a lost disk begins where its leases ended.
+  if (!ledger || !durable.seeded || clock.committed() >= config.budget) return;
   const std::uint64_t wanted =
       static_cast<std::uint64_t>(config.max_lead + 1) * unit.id.sequences_per_step +
       kSequencesPerBlock;
@@ -405,7 +412,10 @@ StatusDocument SyncerCore::Impl::status(TimePoint now) const {
   out.mean_participants = durable.rounds > 0 ? static_cast<double>(durable.participants) /
                                                    static_cast<double>(durable.rounds)
                                              : 0;
-  out.last_decision = clock.reason();
+  out.last_decision =
+      rebuild ? "rebuild from the learners' bases: " + std::to_string(rebuild->staged.size()) +
+                    " of " + std::to_string(config.fragments) + " fragments are here"
+              : clock.reason();
   for (const auto& [type, condition] : conditions) out.conditions.push_back(condition);
   if (auto duplicate = duplicate_unit(now)) out.conditions.push_back(std::move(*duplicate));
   for (const auto& [name, unit] : units.all()) {

@@ -21,6 +21,8 @@ struct UnitRecord {
   TimePoint wants_state_since{};
   std::int64_t own_news = 0;  // things that concern this unit alone
   GlobalStep last_merged;
+  bool greeted = false;  // said hello in this epoch
+  Standing standing;     // of its hello, what it knew of earlier epochs; raised by its reports
   std::map<GlobalStep, std::int32_t> contributes;  // t -> attempt
   std::set<GlobalStep> declines;
 };

@@ -113,6 +113,27 @@ void read_task(Fields& fields, const char* key, std::optional<RecoveryTask>& out
   out = t;
 }
 
+Json standing_json(const Standing& s) {
+  return {{"epoch", s.epoch},
+          {"lineage", s.lineage},
+          {"committed", s.committed.value},
+          {"leaseMark", s.lease_mark},
+          {"bases", ids(s.bases)}};
+}
+
+// Absent: a peer that never heard an outer optimizer, or does not say.
+void read_standing(Fields& fields, Standing& s) {
+  const Json* value = fields.find("standing", false);
+  if (value == nullptr) return;
+  Fields inner(*value, fields.path("standing"));
+  inner.integer("epoch", s.epoch, 0, kMaxEpoch);
+  inner.integer("lineage", s.lineage, 0, INT64_MAX);
+  inner.id("committed", s.committed, 0);
+  inner.integer("leaseMark", s.lease_mark, 0, kMaxLeaseMark);
+  read_ids(inner, "bases", kMaxBases, s.bases);
+  fields.nested(inner);
+}
+
 Json reply_json(const ProgressReply& m) {
   Json json = {{"epoch", m.epoch},
                {"news", m.news},
@@ -121,6 +142,9 @@ Json reply_json(const ProgressReply& m) {
                {"versions", ids(m.versions)},
                {"freshStart", m.fresh_start},
                {"seed", m.seed},
+               {"rebuild", m.rebuild},
+               {"lineage", m.lineage},
+               {"leaseMark", m.lease_mark},
                {"budget", m.budget.value},
                {"heartbeatSeconds", m.heartbeat_seconds}};
   Json rounds = Json::array(), outcomes = Json::array(), leases = Json::array();
@@ -174,6 +198,14 @@ void read_reply(Fields& fields, ProgressReply& m) {
   read_ids(fields, "versions", 1 << 20, m.versions);
   fields.boolean("freshStart", m.fresh_start);
   fields.boolean("seed", m.seed);
+  fields.list("rebuild", kMaxBases, [&](const Json& element) {
+    if (!element.is_number_integer() || element.get<std::int64_t>() < 0 ||
+        element.get<std::int64_t>() >= static_cast<std::int64_t>(kMaxBases))
+      return fields.set_error("rebuild must hold fragments");
+    m.rebuild.push_back(element.get<std::int32_t>());
+  });
+  fields.integer("lineage", m.lineage, 0, INT64_MAX, false);
+  fields.integer("leaseMark", m.lease_mark, 0, kMaxLeaseMark, false);
   fields.id("budget", m.budget, 0, false);
   fields.number("heartbeatSeconds", m.heartbeat_seconds, 0.001, 3600);
   read_rounds(fields, m);
@@ -201,7 +233,8 @@ std::string encode(const HelloRequest& m) {
                {"datasetSequences", m.dataset_sequences},
                {"datasetDigest", m.dataset_digest},
                {"sequencesPerStep", m.sequences_per_step},
-               {"address", m.address}};
+               {"address", m.address},
+               {"standing", standing_json(m.standing)}};
   put_key(json, m.who);
   return dump(json);
 }
@@ -224,7 +257,8 @@ std::string encode(const ProgressReport& m) {
                {"holdsAll", m.holds_all},
                {"wantsInnerState", m.wants_inner_state},
                {"recoveryFailed", m.recovery_failed},
-               {"applied", m.applied.value}};
+               {"applied", m.applied.value},
+               {"standing", standing_json(m.standing)}};
   put_key(json, m.who);
   put_number(json, "stepSeconds", m.step_seconds);
   put_number(json, "secondsInSteps", m.seconds_in_steps);
@@ -266,6 +300,7 @@ Result<HelloRequest> parse_hello(std::string_view text) {
   fields.text("datasetDigest", m.dataset_digest, 128);
   fields.integer("sequencesPerStep", m.sequences_per_step, 1, 1'000'000);
   fields.text("address", m.address, 255, false);
+  read_standing(fields, m.standing);
   ARCH_TRY_VOID(fields.done());
   return m;
 }
@@ -335,6 +370,7 @@ Result<ProgressReport> parse_progress(std::string_view text) {
   fields.boolean("wantsInnerState", m.wants_inner_state);
   fields.text("recoveryFailed", m.recovery_failed, 64, false);
   fields.id("applied", m.applied, 0, false);
+  read_standing(fields, m.standing);
   read_validation(fields, m);
   ARCH_TRY_VOID(fields.done());
   return m;

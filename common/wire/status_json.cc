@@ -307,6 +307,7 @@ Result<StatusDocument> parse_status(std::string_view text) {
 std::string encode(const SyncerState& s) {
   Json json = {{"version", 1},
                {"epoch", s.epoch},
+               {"lineage", s.lineage},
                {"committed", s.committed.value},
                {"seeded", s.seeded},
                {"finalPublished", s.final_published},
@@ -341,6 +342,7 @@ Result<SyncerState> parse_state(std::string_view text) {
   std::int64_t version = 0;
   fields.integer("version", version, 1, 1);
   fields.integer("epoch", s.epoch, 0, INT64_MAX);
+  fields.integer("lineage", s.lineage, 0, INT64_MAX, false);
   fields.id("committed", s.committed, 0);
   fields.boolean("seeded", s.seeded);
   fields.boolean("finalPublished", s.final_published);

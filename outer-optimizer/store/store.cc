@@ -86,7 +86,7 @@ class Store::Impl {
   FileOps* ops = nullptr;
   fs::path checkpoints, journal_folder;
   UniqueFd lock;
-  std::int64_t epoch = 0;
+  std::atomic<std::int64_t> epoch{0};
   RecoveryReport report;
   CheckpointInfo base;  // run id, layout, assets and where the journal begins
   diloco::Schedule schedule;
@@ -345,6 +345,23 @@ Status Store::commit_seed(GlobalStep step, std::string_view core_state) {
   ARCH_TRY_VOID(task.result());
   s.seeded = true;
   return {};
+}
+
+Status Store::commit_rebuilt(GlobalStep step, const std::vector<GlobalStep>& versions,
+                             std::string_view core_state) {
+  Impl& s = *impl_;
+  if (s.fragments == nullptr || s.seeded ||
+      versions.size() != static_cast<std::size_t>(s.fragmentation.count()))
+    return fail(ErrorKind::kConflict, "nothing to rebuild");
+  for (std::int32_t p = 0; p < s.fragmentation.count(); ++p)
+    s.fragments->adopt(FragmentId(p), versions[static_cast<std::size_t>(p)]);
+  return commit_seed(step, core_state);
+}
+
+Status Store::raise_epoch(std::int64_t epoch) {
+  if (epoch <= impl_->epoch) return {};
+  impl_->epoch = epoch;
+  return write_file_durably(impl_->options.folder / "epoch", std::to_string(epoch) + "\n");
 }
 
 Status Store::persist(std::string_view core_state) {

@@ -112,6 +112,12 @@ class Store {
                                      std::span<const float> values);
   [[nodiscard]] Status commit_seed(GlobalStep step, std::string_view core_state);
 
+  // Rebuild of a lost disk: what was staged stands as these versions, one a fragment.
+  [[nodiscard]] Status commit_rebuilt(GlobalStep step, const std::vector<GlobalStep>& versions,
+                                      std::string_view core_state);
+  // The counter of starts was lost, learners have heard a higher one.
+  [[nodiscard]] Status raise_epoch(std::int64_t epoch);
+
   // Journals what the core must not forget. Durable when it returns.
   [[nodiscard]] Status persist(std::string_view core_state);
   // Merge, journal, publish. kNoSpace: nothing changed, call again when there is room. kRefused,

@@ -21,6 +21,7 @@ struct Bench {
     c.interval = 2;
     c.overlap = 1;
     c.max_lead = 4;
+    c.rebuild_window = Duration{};
     c.quorum = 1;
     c.start_units = 1;
     c.budget = GlobalStep(100);

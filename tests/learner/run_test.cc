@@ -262,6 +262,25 @@ TEST_CASE("learners outlive the outer optimizer") {
   CHECK(b.get() == ExitCode::kFinished);
 }
 
+TEST_CASE("a lost data folder is rebuilt from what the learners hold, and the run goes on") {
+  Run run(80);
+  std::stop_source stop;
+  auto a = run.launch(run.flags(0), stop.get_token());
+  auto b = run.launch(run.flags(1), stop.get_token());
+  REQUIRE(run.reach(20));
+  const GlobalStep at = run.outer().engine().committed();
+  run.stop_outer();
+  std::filesystem::remove_all(run.folder() / "outer");
+  run.start_outer();
+  REQUIRE(run.reach(at.value));
+  const auto status = run.outer().engine().status_text();
+  CHECK(status->find("\"Rebuilt\"") != std::string::npos);
+  REQUIRE(ends(a));
+  REQUIRE(ends(b));
+  CHECK(a.get() == ExitCode::kFinished);
+  CHECK(b.get() == ExitCode::kFinished);
+}
+
 TEST_CASE("the admin port shows what the learner does") {
   Run run(100000, 1);
   std::stop_source stop;

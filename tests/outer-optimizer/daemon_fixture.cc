@@ -32,6 +32,7 @@ spec:
   auto options = make_options(flags, *training);
   if (!options) FAIL(options.error().message);
   options->store.threads = 1;
+  options->core.rebuild_window = Duration{};  // incarnations above 1 begin runs here
   return *options;
 }
 

@@ -312,8 +312,6 @@ TEST_CASE("settings that this build does not have are refused by name") {
   training.spec.outer_optimizer.checkpoint.journal = false;
   CHECK(make_options(flags, training).error().message.find("journal") != std::string::npos);
   training.spec.outer_optimizer.checkpoint.journal = true;
-  training.spec.sync.embedding_merge = config::MergeRule::kRda;
-  CHECK(make_options(flags, training).error().message.find("embeddingMerge") != std::string::npos);
   flags.run_id.clear();
   CHECK(make_options(flags, training).error().kind == ErrorKind::kRefused);
 }
