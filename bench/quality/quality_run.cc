@@ -84,11 +84,11 @@ class WatchedTrainer final : public learner::Trainer {
     if (result) losses_.add(*result);
     return result;
   }
-  void read(std::span<const std::int32_t> indices, std::span<float> out) const override {
-    inner_->read(indices, out);
+  void read(std::span<const learner::TensorRange> ranges, std::span<float> out) const override {
+    inner_->read(ranges, out);
   }
-  void write(std::span<const std::int32_t> indices, std::span<const float> in) override {
-    inner_->write(indices, in);
+  void write(std::span<const learner::TensorRange> ranges, std::span<const float> in) override {
+    inner_->write(ranges, in);
   }
   [[nodiscard]] Result<learner::EvalResult> evaluate(
       std::span<const float> weights, std::span<const std::int32_t> tokens) override {
@@ -271,11 +271,10 @@ Status train_data_parallel(const config::TrainingSpec& spec, const Validation& v
     ARCH_TRY(const auto result, trainer->step(tokens, learner::learning_rate(inner, t, budget)));
     losses.add(result);
   }
-  std::vector<std::int32_t> all(trainer->tensors().size());
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
   ARCH_TRY(const auto layout, learner::layout_of(trainer->tensors()));
   std::vector<float> flat(static_cast<std::size_t>(layout.elements()));
-  trainer->read(all, flat);
+  const learner::TensorRange whole{0, layout.elements()};
+  trainer->read(std::span(&whole, 1), flat);
   ARCH_TRY(const double loss, validation.loss(flat));
   losses.write(out);
   out["validationLoss"] = loss;
