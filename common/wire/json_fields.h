@@ -27,7 +27,7 @@ using Json = nlohmann::json;
 class Fields {
  public:
   Fields(const Json& json, std::string path) : json_(&json), path_(std::move(path)) {
-    if (!json.is_object()) set_error("must be an object");
+    if (!json.is_object()) error_ = path_ + " must be an object";
   }
 
   template <class Int>

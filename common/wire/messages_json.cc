@@ -131,6 +131,8 @@ void read_standing(Fields& fields, Standing& s) {
   inner.id("committed", s.committed, 0);
   inner.integer("leaseMark", s.lease_mark, 0, kMaxLeaseMark);
   read_ids(inner, "bases", kMaxBases, s.bases);
+  for (const GlobalStep version : s.bases)
+    if (version < GlobalStep(0)) inner.set_error("bases must hold versions, 0 or more");
   fields.nested(inner);
 }
 

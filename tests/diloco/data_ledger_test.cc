@@ -111,6 +111,43 @@ TEST_CASE(
   CHECK_FALSE(after.restart(durable, 4).has_value());
 }
 
+TEST_CASE("leasing goes on at a mark that others had, what lies below is theirs to report") {
+  DataLedger l = ledger(1 << 20, 8);  // 4096 blocks an epoch
+  REQUIRE(l.lease("a", Incarnation(1))->block == 0);
+  l.skip_to(1);  // not above the next: nothing changes
+  CHECK(l.next_block() == 1);
+  CHECK(l.skipped() == 0);
+  l.skip_to(20);
+  CHECK(l.next_block() == 20);
+  CHECK(l.mark() == 20);
+  CHECK(l.skipped() == 19 * 256);
+  CHECK_FALSE(l.lease("a", Incarnation(1)));  // the mark is not durable yet
+  REQUIRE(l.needs_reserve());
+  CHECK(*l.needs_reserve() > 20);
+  l.reserved(*l.needs_reserve());
+  CHECK(l.lease("a", Incarnation(1))->block == 20);
+  // A holder of before says how far it is: counted as consumed, and its own from here on.
+  CHECK(l.report("b", Incarnation(1), 7, 30));
+  CHECK(l.consumed() == 30);
+  CHECK(l.skipped() == 18 * 256);
+  CHECK_FALSE(l.report("c", Incarnation(1), 7, 40));
+  DataLedger copy = DataLedger::create(42, 1 << 20, 8).value();
+  REQUIRE(copy.restore(l.snapshot()));
+  CHECK(copy.snapshot() == l.snapshot());
+}
+
+TEST_CASE("a mark that is very far costs bounded memory, and every skipped sequence is counted") {
+  DataLedger l = ledger(1 << 20, 8);
+  const std::uint64_t far = std::uint64_t{1} << 40;  // the highest that a message may claim
+  l.skip_to(far);
+  CHECK(l.next_block() == far);
+  CHECK(l.skipped() == far * 256);
+  CHECK(l.snapshot().orphans.size() == DataLedger::kMaxOrphans);
+  CHECK(l.snapshot().orphans.back().block == far - 1);
+  CHECK_FALSE(l.report("a", Incarnation(1), 3, 10));  // too old to be known
+  CHECK(l.report("a", Incarnation(1), far - 1, 10));
+}
+
 TEST_CASE("a snapshot restores the very state, a contradictory one is refused") {
   DataLedger l = ledger();
   REQUIRE(l.lease("a", Incarnation(1)).has_value());

@@ -282,3 +282,106 @@ TEST_CASE(
   REQUIRE(c.core.report(c.now).validation);
   CHECK(c.core.report(c.now).validation->declined);
 }
+
+TEST_CASE("another lineage: bases, contributions and leases are dropped, the inner state is kept") {
+  Bench b;
+  auto r = b.reply(0);
+  r.lineage = 5;
+  r.lease_mark = 3;
+  b.hear(r);
+  b.fetch_all();
+  (void)b.core.paused_boundary(b.now);
+  b.core.inner_state_restored(true, b.now);
+  REQUIRE(b.step().snapshot);
+  b.core.snapshot_taken(GlobalStep(1));
+  auto next = b.reply(2);
+  next.lineage = 5;
+  b.hear(next);
+  b.fetch_all();
+  (void)b.step();
+  const auto before = b.core.standing();
+  CHECK(before.lineage == 5);
+  CHECK(before.committed == GlobalStep(2));
+  CHECK(before.lease_mark == 3);
+  CHECK(before.bases == std::vector<GlobalStep>{GlobalStep(2), GlobalStep(1)});
+  CHECK(b.core.report(b.now).standing.bases.empty());  // hello alone carries them
+
+  b.epoch = 2;
+  auto other = b.reply(1);  // back by a step
+  other.lineage = 6;
+  other.leases = {{9, 0, 256}};
+  b.hear(other);
+  CHECK(b.core.lineage() == 6);
+  CHECK(b.core.committed() == GlobalStep(1));
+  CHECK(b.core.standing().bases.empty());
+  CHECK(b.core.standing().lease_mark == 10);
+  CHECK(b.core.report(b.now).contributes.empty());
+  CHECK_FALSE(b.core.next_upload());
+  CHECK(b.core.paused_boundary(b.now).paused);
+  // Every fragment as a keyframe, over what is held, be that of a higher version.
+  for (int i = 0; i < 2; ++i) {
+    const auto order = b.core.next_fetch();
+    REQUIRE(order);
+    CHECK(order->have == kNoVersion);
+    CHECK(order->forget);
+    b.core.fetched(order->fragment, kNoVersion,
+                   other.versions[static_cast<std::size_t>(order->fragment)]);
+  }
+  CHECK_FALSE(b.core.next_fetch());
+  const auto plan = b.core.paused_boundary(b.now);
+  CHECK_FALSE(plan.paused);  // the moments are its own: it waits for nobody's
+  CHECK(b.core.standing().bases == other.versions);
+  const auto sequences = b.core.take_sequences(2);
+  REQUIRE(sequences);
+  CHECK((*sequences)[0].block == 9);
+}
+
+TEST_CASE("what was under way when a lineage ended is not of the new one") {
+  Bench b;
+  auto r = b.reply(0);
+  r.lineage = 5;
+  b.hear(r);
+  b.fetch_all();
+  (void)b.core.paused_boundary(b.now);
+  b.core.inner_state_restored(true, b.now);
+  REQUIRE(b.step().snapshot);  // ordered: its buffer is being filled
+  auto more = b.reply(2);
+  more.lineage = 5;
+  b.hear(more);
+  const auto fetch = b.core.next_fetch();
+  REQUIRE(fetch);  // in flight
+
+  auto other = b.reply(0);
+  other.lineage = 6;
+  b.hear(other);
+  b.core.fetched(fetch->fragment, fetch->have, GlobalStep(1));
+  CHECK(b.core.standing().bases.empty());
+  const auto again = b.core.next_fetch();
+  REQUIRE(again);
+  CHECK(again->have == kNoVersion);
+  b.core.snapshot_taken(GlobalStep(1));
+  CHECK(b.core.report(b.now).contributes.empty());
+  CHECK_FALSE(b.core.next_upload());
+}
+
+TEST_CASE("a learner answers for the bases that a rebuilt outer optimizer asks for") {
+  Bench b;
+  b.ready();
+  auto r = b.reply(0);
+  r.rebuild = {1, 0};
+  b.hear(r);
+  auto order = b.core.next_rebuild();
+  REQUIRE(order);
+  CHECK(order->fragment == 1);
+  CHECK(order->version == GlobalStep(0));
+  b.core.rebuild_answered(1);
+  order = b.core.next_rebuild();
+  REQUIRE(order);
+  CHECK(order->fragment == 0);
+  b.hear(b.reply(0));  // no longer wanted
+  CHECK_FALSE(b.core.next_rebuild());
+  auto wrong = b.reply(0);
+  wrong.rebuild = {7};  // a fragment that is not there
+  b.hear(wrong);
+  CHECK_FALSE(b.core.next_rebuild());
+}

@@ -79,6 +79,7 @@ TEST_CASE("replies survive their JSON form") {
 TEST_CASE("the durable state survives its JSON form") {
   SyncerState s;
   s.epoch = 3;
+  s.lineage = 77;
   s.committed = GlobalStep(99);
   s.seeded = true;
   s.layout_digest = std::string(64, 'a');
@@ -96,6 +97,7 @@ TEST_CASE("the durable state survives its JSON form") {
   REQUIRE(back);
   CHECK(back->units.at("a-0").current.tokens == 500);
   CHECK(back->ledger == s.ledger);
+  CHECK(back->lineage == 77);
   REQUIRE(back->recent.contains(GlobalStep(99)));
   CHECK(back->recent.at(GlobalStep(99)).members == s.recent[GlobalStep(99)].members);
   CHECK(back->merged_tokens == s.merged_tokens);  // shortest round-trip digits: the same bits
@@ -136,6 +138,102 @@ TEST_CASE("settings survive their JSON forms, and a wrong field is named") {
   const auto wrong = wire::parse_settings(text);
   REQUIRE_FALSE(wrong);
   CHECK(wrong.error().kind == ErrorKind::kRefused);
+  INFO(wrong.error().message);
+  CHECK(wrong.error().message.find(names) != std::string::npos);
+}
+
+TEST_CASE("what a learner knows of the run survives its JSON form, and a wrong field is named") {
+  HelloRequest hello;
+  hello.who = kWho;
+  hello.datacenter = "us-east";
+  hello.layout_digest = std::string(64, 'a');
+  hello.dataset_sequences = 1000;
+  hello.dataset_digest = "d";
+  hello.sequences_per_step = 8;
+  hello.standing = {4, 1234567890123456789, GlobalStep(88), 70, {GlobalStep(88), GlobalStep(87)}};
+  const auto back = wire::parse_hello(wire::encode(hello));
+  REQUIRE(back);
+  CHECK(back->standing.epoch == 4);
+  CHECK(back->standing.lineage == 1234567890123456789);
+  CHECK(back->standing.committed == GlobalStep(88));
+  CHECK(back->standing.lease_mark == 70);
+  CHECK(back->standing.bases == hello.standing.bases);
+  auto progress = report();
+  progress.standing = hello.standing;
+  CHECK(wire::parse_progress(wire::encode(progress))->standing.lineage == hello.standing.lineage);
+
+  const auto [from, to, names] = GENERATE(table<std::string, std::string, std::string>({
+      {"\"epoch\":4", "\"epoch\":-1", "standing.epoch: given -1, allowed 0 to 16777216"},
+      {"\"epoch\":4", "\"epoch\":16777217", "standing.epoch: given 16777217"},
+      {"\"epoch\":4", "\"epoch\":\"4\"", "standing.epoch must be an integer"},
+      {"\"epoch\":4", "\"time\":4", "standing.epoch is missing"},
+      {"\"lineage\":1234567890123456789", "\"lineage\":-3", "standing.lineage: given -3"},
+      {"\"lineage\":1234567890123456789", "\"lineage\":18446744073709551615",
+       "standing.lineage is too large"},
+      {"\"committed\":88", "\"committed\":-1", "standing.committed"},
+      {"\"committed\":88", "\"committed\":1.5", "standing.committed must be an integer"},
+      {"\"leaseMark\":70", "\"leaseMark\":-1", "standing.leaseMark: given -1"},
+      {"\"leaseMark\":70", "\"leaseMark\":1099511627777",
+       "standing.leaseMark: given 1099511627777"},
+      {"[88,87]", "{}", "standing.bases must be a list"},
+      {"[88,87]", "[88,\"87\"]", "standing.bases"},
+      {"[88,87]", "[88,-2]", "standing.bases"},
+  }));
+  std::string text = wire::encode(hello);
+  REQUIRE(text.find(from) != std::string::npos);
+  text.replace(text.find(from), from.size(), to);
+  const auto wrong = wire::parse_hello(text);
+  CAPTURE(from, to);
+  REQUIRE_FALSE(wrong);
+  INFO(wrong.error().message);
+  CHECK(wrong.error().message.find(names) != std::string::npos);
+}
+
+TEST_CASE("a standing is optional, bounded, and an object") {
+  auto m = report();
+  std::string text = wire::encode(m);
+  const auto at = text.find("\"standing\":");
+  REQUIRE(at != std::string::npos);
+  const auto end = text.find('}', at) + 1;
+  const std::string without = text.substr(0, at) + "\"unknown\":1" + text.substr(end);
+  REQUIRE(wire::parse_progress(without));  // of an older build
+  CHECK(wire::parse_progress(without)->standing.epoch == 0);
+  const auto wrong = wire::parse_progress(text.substr(0, at) + "\"standing\":7" + text.substr(end));
+  REQUIRE_FALSE(wrong);
+  CHECK(wrong.error().message.find("standing must be an object") != std::string::npos);
+  m.standing.bases.assign(wire::kMaxBases, GlobalStep(1));
+  CHECK(wire::parse_progress(wire::encode(m)));
+  m.standing.bases.emplace_back(1);
+  CHECK(wire::parse_progress(wire::encode(m)).error().message.find("bases: more than 4096") !=
+        std::string::npos);
+}
+
+TEST_CASE("what a reply says of lineage and rebuild survives, and is checked") {
+  ProgressReply m;
+  m.rebuild = {0, 3};
+  m.lineage = 42;
+  m.lease_mark = 99;
+  const std::string good = wire::encode(m);
+  const auto back = wire::parse_progress_reply(good);
+  REQUIRE(back);
+  CHECK(back->rebuild == m.rebuild);
+  CHECK(back->lineage == 42);
+  CHECK(back->lease_mark == 99);
+  const auto [from, to, names] = GENERATE(table<std::string, std::string, std::string>({
+      {"[0,3]", "[0,-1]", "rebuild must hold fragments"},
+      {"[0,3]", "[4096]", "rebuild must hold fragments"},
+      {"[0,3]", "[18446744073709551615]", "rebuild must hold fragments"},
+      {"[0,3]", "[0.5]", "rebuild must hold fragments"},
+      {"[0,3]", "3", "rebuild must be a list"},
+      {"\"lineage\":42", "\"lineage\":-42", "lineage: given -42"},
+      {"\"leaseMark\":99", "\"leaseMark\":true", "leaseMark must be an integer"},
+  }));
+  std::string text = good;
+  REQUIRE(text.find(from) != std::string::npos);
+  text.replace(text.find(from), from.size(), to);
+  const auto wrong = wire::parse_progress_reply(text);
+  CAPTURE(to);
+  REQUIRE_FALSE(wrong);
   INFO(wrong.error().message);
   CHECK(wrong.error().message.find(names) != std::string::npos);
 }
