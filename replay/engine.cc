@@ -11,10 +11,10 @@ namespace archipelago::replay {
 Result<std::unique_ptr<Engine>> Engine::create(EngineOptions options) {
   std::unique_ptr<Engine> engine(new Engine);
   ARCH_TRY(engine->layout_, learner::layout_of(options.shapes));
-  ARCH_TRY(engine->fragments_, learner::FragmentMap::create(engine->layout_, options.fragments,
-                                                            options.scheme));
-  ARCH_TRY(const auto cut, diloco::Fragmentation::create(engine->layout_, options.fragments,
-                                                          options.scheme));
+  ARCH_TRY(engine->fragments_,
+           learner::FragmentMap::create(engine->layout_, options.fragments, options.scheme));
+  ARCH_TRY(const auto cut,
+           diloco::Fragmentation::create(engine->layout_, options.fragments, options.scheme));
   ARCH_TRY(engine->store_, outer::FragmentStore::create(engine->layout_, cut, options.threads,
                                                         options.published_bf16));
   engine->options_ = std::move(options);

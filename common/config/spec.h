@@ -99,7 +99,7 @@ struct SyncSpec {
   MergeRule embedding_merge = MergeRule::kMean;
   CodecName uplink = CodecName::kInt4;
   CodecName downlink = CodecName::kInt4;
-  double blend = 0.0;  // share of its own weights that a learner keeps at an overwrite
+  double blend = 0.0;            // share of its own weights that a learner keeps at an overwrite
   std::int32_t max_lead = 0;     // resolved: max(2H, H/P + overlap + 1)
   std::int32_t start_units = 0;  // resolved: sum of learnerUnits
   double start_timeout_seconds = 300;

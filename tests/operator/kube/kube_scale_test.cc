@@ -31,20 +31,20 @@ json big_pod(const std::string& ns, int number) {
   json env = json::array();
   for (int i = 0; i < 20; ++i)
     env.push_back({{"name", "ARCHIPELAGO_VARIABLE_" + std::to_string(i)}, {"value", "some value"}});
-  return {{"apiVersion", "v1"},
-          {"kind", "Pod"},
-          {"metadata",
-           {{"name", "p-" + std::to_string(number)},
-            {"namespace", ns},
-            {"labels",
-             {{"app.kubernetes.io/managed-by", "archipelago-operator"},
-              {"archipelago.training/run", "r"},
-              {"archipelago.training/unit", "us-east-" + std::to_string(number)},
-              {"archipelago.training/incarnation", "0"}}}}},
-          {"spec",
-           {{"containers",
-             json::array(
-                 {{{"name", "learner"}, {"image", "archipelago-learner:1"}, {"env", env}}})}}}};
+  return {
+      {"apiVersion", "v1"},
+      {"kind", "Pod"},
+      {"metadata",
+       {{"name", "p-" + std::to_string(number)},
+        {"namespace", ns},
+        {"labels",
+         {{"app.kubernetes.io/managed-by", "archipelago-operator"},
+          {"archipelago.training/run", "r"},
+          {"archipelago.training/unit", "us-east-" + std::to_string(number)},
+          {"archipelago.training/incarnation", "0"}}}}},
+      {"spec",
+       {{"containers",
+         json::array({{{"name", "learner"}, {"image", "archipelago-learner:1"}, {"env", env}}})}}}};
 }
 }  // namespace
 
