@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <regex>
+#include <sstream>
 #include <thread>
 #include <unistd.h>
 
@@ -85,6 +86,27 @@ std::vector<pid_t> started(const std::string& console) {
   return out;
 }
 
+// A line of metrics.jsonl each.
+std::vector<json> rounds_of(const fs::path& folder) {
+  std::vector<json> out;
+  std::istringstream lines(read_file(folder / "metrics.jsonl").value_or(std::string()));
+  for (std::string line; std::getline(lines, line);)
+    if (auto round = json::parse(line, nullptr, false); round.is_object())
+      out.push_back(std::move(round));
+  return out;
+}
+
+bool stopped(pid_t pid) {
+  for (int i = 0; i < 500; ++i) {
+    const std::string stat =
+        read_file("/proc/" + std::to_string(pid) + "/stat").value_or(std::string());
+    const auto name_end = stat.rfind(") ");
+    if (name_end != std::string::npos && stat.compare(name_end + 2, 1, "T") == 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
 bool all_gone(const std::vector<pid_t>& pids) {
   for (int i = 0; i < 500; ++i) {
     if (std::all_of(pids.begin(), pids.end(), [](pid_t pid) { return ::kill(pid, 0) != 0; }))
@@ -128,6 +150,65 @@ TEST_CASE("a run succeeds although an island and the outer optimizer are killed"
   auto again = runner.start("200", more);
   CHECK(again.wait().code == 0);
   CHECK(runner.console().find("has ended already: Succeeded") != std::string::npos);
+}
+
+TEST_CASE("the outer optimizer's data folder is lost: the run goes on from what the islands hold") {
+  Runner runner;
+  auto process = runner.start("400", {"--set", "datacenters[0].learnerUnits=2", "--set",
+                                      "outerOptimizer.checkpoint.everySteps=50", "--cpus", "2"});
+  REQUIRE(runner.reaches(120));
+  const std::regex outer_start("-outer-i1 \\(process ([0-9]+)\\)");
+  const std::string console = runner.console();
+  std::smatch found;
+  REQUIRE(std::regex_search(console, found, outer_start));
+  const pid_t outer = std::stoi(found[1]);
+  fs::path data;
+  for (const auto& entry : fs::directory_iterator(runner.out() / "volumes"))
+    if (entry.path().filename().string().find("-outer-") != std::string::npos) data = entry.path();
+  REQUIRE_FALSE(data.empty());
+  // Stopped first: it does nothing more, and its next process isn't there yet.
+  REQUIRE(::kill(outer, SIGSTOP) == 0);
+  REQUIRE(stopped(outer));
+  const auto before = rounds_of(data);
+  for (const auto& entry : fs::directory_iterator(data)) fs::remove_all(entry.path());
+  REQUIRE(::kill(outer, SIGKILL) == 0);
+
+  const int code = process.wait().code;
+  CAPTURE(runner.console());
+  REQUIRE(code == 0);
+  const json summary = runner.summary();
+  CHECK(summary["phase"] == "Succeeded");
+  CHECK(summary["globalStep"] == 400);
+  json rebuilt;
+  const json cluster =
+      json::parse(read_file(runner.out() / "cluster.json").value_or(std::string()));
+  for (const json& condition : cluster["training"]["status"]["conditions"])
+    if (condition["type"] == "Rebuilt") rebuilt = condition;
+  CAPTURE(rebuilt.dump());
+  REQUIRE(rebuilt.is_object());
+  CHECK(rebuilt["status"] == "True");
+  CHECK(rebuilt["reason"] == "DiskLost");
+  const auto after = rounds_of(data);
+  REQUIRE(before.size() >= 100);
+  REQUIRE(after.size() >= 100);
+  // The last round may have been committed with nobody told of it yet, within one cycle.
+  const auto last = before.back()["t"].get<std::int64_t>(),
+             next = after[0]["t"].get<std::int64_t>();
+  CAPTURE(last, next);
+  CHECK(next > last - 4);
+  CHECK(rebuilt["message"].get<std::string>().find("global step " + std::to_string(next - 1)) !=
+        std::string::npos);
+  CHECK(next <= last + 1);
+  CHECK(after.back()["t"] == 400);
+  // Of byte tokens, 5.5 at the start. A run that began anew, or masters put together wrongly, show.
+  const auto loss = [](const json& round) { return round["loss"].get<double>(); };
+  CHECK(loss(before.front()) > loss(before.back()) + 1);
+  for (std::size_t i = 0; i < 40; ++i) {
+    CAPTURE(i, loss(after[i]));
+    CHECK(loss(after[i]) < loss(before.back()) + 0.5);
+  }
+  CHECK(loss(after.back()) < loss(before.back()));
+  CHECK(all_gone(started(runner.console())));
 }
 
 TEST_CASE("a run that was stopped, or killed, goes on where it was") {
