@@ -113,9 +113,9 @@ Status Daemon::serve() {
   ARCH_TRY(const auto run_id, wire::run_id_bytes(options_.flags.run_id));
   models_ =
       std::make_unique<ModelFiles>(options_.flags.data_dir, [this] { return engine_->finished(); });
-  services_ = std::unique_ptr<Services>(new Services{options_, *engine_, *store_, uploads_,
-                                                     *relays_, metrics_, *tape_, *models_, run_id,
-                                                     log_.named("routes"), ready_});
+  services_ = std::unique_ptr<Services>(
+      new Services{options_, *engine_, *store_, uploads_, *relays_, metrics_, *tape_, *models_,
+                   trailers_, run_id, log_.named("routes"), ready_});
   http::ServerOptions learners;
   learners.listen = options_.flags.listen;
   learners.threads = options_.limits.threads;

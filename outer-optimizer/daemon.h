@@ -52,6 +52,7 @@ class Daemon {
   std::unique_ptr<TapeLog> tape_;
   std::unique_ptr<CoreEngine> engine_;
   std::unique_ptr<ModelFiles> models_;
+  TrailerCache trailers_;
   std::unique_ptr<Services> services_;
   std::unique_ptr<http::Server> learners_;
   std::unique_ptr<http::Server> admin_;

@@ -27,9 +27,7 @@ Result<http::Reply> frame_reply(Services& s, const LayoutView& layout, const Fra
   if (frame.meta != nullptr) parse_frame_meta(*frame.meta, &header.members, &header.excluded);
   header.payload_bytes = frame.payload->size();
   ARCH_TRY(auto head, wire::serialize_header(header));
-  wire::PayloadHash hash;
-  hash.update(frame.payload->bytes());
-  const auto trailer = hash.trailer();
+  const auto trailer = s.trailers.of(frame.fragment, frame.payload);
   http::Reply reply =
       http::Reply::bytes({own(std::move(head)),
                           {frame.payload, frame.payload->bytes()},

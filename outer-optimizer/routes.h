@@ -32,6 +32,7 @@
 #include "outer-optimizer/metrics.h"
 #include "outer-optimizer/model_files.h"
 #include "outer-optimizer/relay.h"
+#include "outer-optimizer/trailer_cache.h"
 #include "outer-optimizer/upload_table.h"
 
 namespace archipelago::outer {
@@ -48,6 +49,7 @@ struct Services {
   DaemonMetrics& metrics;
   TapeLog& tape;
   ModelFiles& models;
+  TrailerCache& trailers;
   wire::Bytes16 run_id_bytes;
   Logger log;
   std::atomic<bool>& ready;
