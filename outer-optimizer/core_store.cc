@@ -362,10 +362,13 @@ void CoreEngine::note_recovery(const RecoveryReport& report) {
   if (report.found) core_.checkpoint_written(report.checkpoint_step);
   if (report.rolled_back) {  // what was published behind the damage is published anew
     std::string message =
-        "back to step " + std::to_string(std::max<std::int64_t>(0, report.committed.value));
+        "back to step " +
+        std::to_string(std::max<std::int64_t>(
+            0, report.without_gradients ? report.exact.value : report.committed.value));
     for (const auto& problem : report.problems) message += "; " + problem;
     core_.rolled_back(message);
-    core_.set_condition({"RolledBack", "True", "DamagedJournal", message});
+    core_.set_condition(
+        {"RolledBack", "True", report.without_gradients ? "NoJournal" : "DamagedJournal", message});
   }
 }
 
@@ -393,25 +396,31 @@ void CoreEngine::checkpoint_ended(const CheckpointResult& result) {
 
 void CoreEngine::publish_final(GlobalStep version) {
   diloco::SyncerState state = core_.state();
+  const std::string before = wire::encode(state);
   state.final_published = true;
-  const bool posted = store_.post([this, version, text = wire::encode(state)](Store& store) {
-    Status status = store.publish_final(version, text);
-    if (status) {
-      tape_.final_version(version);
-      record_published(store, version, tape_);
-      tape_.flush();
-    }
-    post_internal([this, version, status = std::move(status)](TimePoint now) {
-      if (status) {
-        core_.final_published(now);
-      } else if (status.error().kind == ErrorKind::kNoSpace) {
-        set_no_space(true, status.error().message);
-        retry_in(kRetry, [this, version](TimePoint) { publish_final(version); });
-      } else {
-        fatal(status.error().with_context("final publication"));
-      }
-    });
-  });
+  const bool posted =
+      store_.post([this, version, before, text = wire::encode(state)](Store& store) {
+        // What a journal without gradients can't bring back must be in a checkpoint first.
+        Status status;
+        if (!options_.store.journal_gradients)
+          status = store.checkpoint_now(GlobalStep(version.value - 1), before);
+        if (status) status = store.publish_final(version, text);
+        if (status) {
+          tape_.final_version(version);
+          record_published(store, version, tape_);
+          tape_.flush();
+        }
+        post_internal([this, version, status = std::move(status)](TimePoint now) {
+          if (status) {
+            core_.final_published(now);
+          } else if (status.error().kind == ErrorKind::kNoSpace) {
+            set_no_space(true, status.error().message);
+            retry_in(kRetry, [this, version](TimePoint) { publish_final(version); });
+          } else {
+            fatal(status.error().with_context("final publication"));
+          }
+        });
+      });
   if (!posted) fatal({ErrorKind::kInternal, "the store takes no more work"});
 }
 

@@ -73,7 +73,13 @@ Result<std::optional<diloco::SyncerState>> Daemon::open_store() {
   // A seed whose checkpoint was never completed: learners are asked again.
   if (state && !(*store)->seeded()) state->seeded = false;
   if (state && !(*store)->has_layout()) state->layout_digest.clear();  // asked for again
-  note_recovery((*store)->recovery());
+  const RecoveryReport& report = (*store)->recovery();
+  if (state && report.without_gradients) {
+    // Before anything is committed behind it: the journal starts anew there.
+    state->back_to(report.exact);
+    ARCH_TRY_VOID((*store)->checkpoint_now(report.exact, wire::encode(*state)));
+  }
+  note_recovery(report);
   store_ = std::make_unique<StoreThread>(std::move(*store), log_.named("store"));
   return state;
 }

@@ -68,11 +68,6 @@ Result<DaemonOptions> make_options(const Flags& flags, const config::DecoupledTr
     return fail(ErrorKind::kRefused,
                 "--run-id: '" + flags.run_id + "' given, 1 to 255 characters are allowed");
   }
-  if (!spec.outer_optimizer.checkpoint.journal) {
-    return fail(
-        ErrorKind::kRefused,
-        "spec.outerOptimizer.checkpoint.journal: \"off\" is not supported yet, allowed: fp32");
-  }
   DaemonOptions out;
   out.flags = flags;
   out.core = core_of(flags, spec);
@@ -83,6 +78,7 @@ Result<DaemonOptions> make_options(const Flags& flags, const config::DecoupledTr
   out.resolved = config::to_json(training).dump();
   out.adopt = spec.outer_optimizer.storage.adopt;
   out.store.folder = flags.data_dir;
+  out.store.journal_gradients = spec.outer_optimizer.checkpoint.journal;
   out.store.run_id = flags.run_id;
   out.store.fragments = spec.sync.fragments;
   out.store.interval = spec.sync.interval;

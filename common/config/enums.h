@@ -45,6 +45,6 @@ inline constexpr std::array<Named<Word>, 3> kServiceTypes{
      {"LoadBalancer", "LoadBalancer", false}}};
 inline constexpr std::array<Named<Word>, 3> kPullPolicies{
     {{"IfNotPresent", "IfNotPresent"}, {"Always", "Always"}, {"Never", "Never"}}};
-inline constexpr std::array<Named<bool>, 2> kJournals{{{true, "fp32"}, {false, "off", false}}};
+inline constexpr std::array<Named<bool>, 2> kJournals{{{true, "fp32"}, {false, "off"}}};
 
 }  // namespace archipelago::config

@@ -88,6 +88,17 @@ void SyncerState::merge_newer(const SyncerState& other) {
   }
 }
 
+void SyncerState::back_to(GlobalStep step) {
+  committed = std::min(committed, step);
+  final_published = finished = false;
+  recent.erase(recent.upper_bound(step), recent.end());
+  if (validation_step > step) {
+    validation_step = GlobalStep();
+    validation_loss = kNoValue;
+  }
+  lineage = 0;
+}
+
 SyncerCore::Impl::Impl(SyncerConfig c, std::int64_t epoch_number,
                        std::optional<SyncerState> recovered, TimePoint now)
     : config(std::move(c)),

@@ -86,6 +86,9 @@ struct SyncerState {
   double validation_loss = kNoValue;
   GlobalStep validation_step;
   void merge_newer(const SyncerState& other);
+  // What was published stands at `step`, no longer further: what was said of later steps is
+  // forgotten, identities and lease marks are not, and the lineage has ended.
+  void back_to(GlobalStep step);
 };
 
 struct MergeMember {

@@ -75,6 +75,10 @@ class Store::Impl {
   Status replay_commit(const JournalRecord& record, const OnState& on_state);
   Status count_epoch();
   CheckpointTask::Plan checkpoint_plan(GlobalStep step, std::string_view core_state) const;
+  [[nodiscard]] std::uint64_t journal_reserve() const {
+    return options.journal_gradients ? journal_bytes(fragmentation, options.checkpoint_every)
+                                     : kMinJournalBytes;
+  }
   Result<std::uint64_t> journal_commit(const MergeRequest& request, bool update);
   void note(const std::string& problem) {
     report.problems.push_back(problem);
@@ -113,8 +117,7 @@ Status Store::Impl::open(const OnState& on_state) {
   if (report.found) on_state(base.core_state);
   JournalReplay replayed;
   const Journal::Start start{base.journal_generation, base.journal_sequence, report.found};
-  const std::uint64_t reserve =
-      report.found ? journal_bytes(fragmentation, options.checkpoint_every) : kMinJournalBytes;
+  const std::uint64_t reserve = report.found ? journal_reserve() : kMinJournalBytes;
   auto opened = Journal::open(
       *ops, journal_folder, start, reserve,
       [&](const JournalRecord& record) { return replay(record, on_state); }, &replayed);
@@ -122,6 +125,7 @@ Status Store::Impl::open(const OnState& on_state) {
   journal = std::move(*opened);
   report.records = replayed.records;
   for (const auto& problem : replayed.problems) note(problem);
+  if (report.without_gradients) note("checkpoint.journal was off: later rounds have no gradients");
   base.core_state.clear();
   base.core_state.shrink_to_fit();
   if (fragments != nullptr)
@@ -178,7 +182,7 @@ Status Store::Impl::load(GlobalStep step, CheckpointInfo info) {
   ARCH_TRY_VOID(read_checkpoint_tensors(checkpoints, info, *fragments));
   base = std::move(info);
   report.found = true;
-  report.checkpoint_step = step;
+  report.checkpoint_step = report.exact = step;
   return {};
 }
 
@@ -207,7 +211,7 @@ Status Store::Impl::replay(const JournalRecord& record, const OnState& on_state)
       ARCH_TRY(const FinalHead head, decode_final(record.head));
       if (fragments == nullptr)
         return fail(ErrorKind::kCorrupt, "final record without a checkpoint");
-      fragments->publish_masters(head.version);
+      if (!report.without_gradients) fragments->publish_masters(head.version);
       on_state(head.core_state);
       return {};
     }
@@ -221,7 +225,10 @@ Status Store::Impl::replay_commit(const JournalRecord& record, const OnState& on
   if (head.fragment.value < 0 || head.fragment.value >= fragmentation.count())
     return fail(ErrorKind::kCorrupt,
                 "commit record of fragment " + std::to_string(head.fragment.value));
-  if (head.t > fragments->version(head.fragment)) {
+  if (head.t > fragments->version(head.fragment) && head.update && record.tensor_bytes == 0)
+    report.without_gradients = true;
+  // Behind the first that is missing nothing can be applied; what the core noted still counts.
+  if (!report.without_gradients && head.t > fragments->version(head.fragment)) {
     if (head.update) {
       const std::span<float> gradient = fragments->load_gradient(head.fragment);
       if (record.tensor_bytes != gradient.size_bytes())
@@ -229,6 +236,7 @@ Status Store::Impl::replay_commit(const JournalRecord& record, const OnState& on
       ARCH_TRY_VOID(record.read_tensor(0, std::as_writable_bytes(gradient)));
     }
     fragments->apply(head.fragment, head.t, head.rules, head.update, std::move(head.meta));
+    report.exact = std::max(report.exact, head.t);
   }
   on_state(head.core_state);
   return {};
@@ -262,8 +270,9 @@ Result<std::uint64_t> Store::Impl::journal_commit(const MergeRequest& request, b
   const std::string head = encode_commit(
       {request.t, request.fragment, update, options.rules, request.meta, request.core_state});
   const std::uint64_t tensor =
-      update ? static_cast<std::uint64_t>(fragmentation[request.fragment].elements) * sizeof(float)
-             : 0;
+      update && options.journal_gradients
+          ? static_cast<std::uint64_t>(fragmentation[request.fragment].elements) * sizeof(float)
+          : 0;
   auto source = [&](std::uint64_t first, std::span<std::byte> out) {
     // Pieces of the tensor are whole floats, but lie behind a head of any length: not aligned.
     std::array<float, codec::kChunk> piece;
@@ -276,7 +285,8 @@ Result<std::uint64_t> Store::Impl::journal_commit(const MergeRequest& request, b
       element += static_cast<std::int64_t>(n);
     }
   };
-  ARCH_TRY_VOID(journal->append(RecordType::kCommit, head, tensor, source));
+  ARCH_TRY_VOID(tensor > 0 ? journal->append(RecordType::kCommit, head, tensor, source)
+                           : journal->append(RecordType::kCommit, head));
   return head.size() + tensor;
 }
 
@@ -305,8 +315,9 @@ Status Store::set_layout(diloco::Layout layout, Assets assets) {
   ARCH_TRY_VOID(check_assets(assets));
   ARCH_TRY(auto fragmentation,
            diloco::Fragmentation::create(layout, s.options.fragments, s.options.scheme));
-  const std::uint64_t needed =
-      storage_needed(fragmentation, s.options.keep, s.options.checkpoint_every);
+  std::uint64_t needed = storage_needed(fragmentation, s.options.keep, s.options.checkpoint_every);
+  if (!s.options.journal_gradients)
+    needed -= journal_bytes(fragmentation, s.options.checkpoint_every) - kMinJournalBytes;
   const std::uint64_t available = free_space(s.options.folder);
   if (needed > available)
     return fail(ErrorKind::kNoSpace, s.options.folder.string() + " has " +
@@ -318,7 +329,7 @@ Status Store::set_layout(diloco::Layout layout, Assets assets) {
   s.fragmentation = std::move(fragmentation);
   s.base.layout = std::move(layout);
   s.base.assets = std::move(assets);
-  s.journal->set_preallocate(journal_bytes(s.fragmentation, s.options.checkpoint_every));
+  s.journal->set_preallocate(s.journal_reserve());
   return {};
 }
 
@@ -414,6 +425,15 @@ Result<bool> Store::start_checkpoint(GlobalStep step, std::string_view core_stat
   s.task =
       std::make_unique<CheckpointTask>(*s.ops, *s.fragments, s.checkpoint_plan(step, core_state));
   return true;
+}
+
+Status Store::checkpoint_now(GlobalStep step, std::string_view core_state) {
+  Impl& s = *impl_;
+  if (!s.seeded) return fail(ErrorKind::kConflict, "the run is not seeded");
+  if (s.task != nullptr) static_cast<void>(s.task->result());  // its outcome is polled for
+  ARCH_TRY_VOID(s.journal->rotate());
+  CheckpointTask task(*s.ops, *s.fragments, s.checkpoint_plan(step, core_state));
+  return task.result();
 }
 
 std::optional<CheckpointResult> Store::poll_checkpoint() {

@@ -44,6 +44,9 @@ struct StoreOptions {
   OuterRules rules;
   int threads = 1;
   std::int64_t checkpoint_every = 100;  // global steps; sizes the journal's reservation
+  // false (`checkpoint.journal: off`): commits are noted without their gradients, and a start goes
+  // back to the newest checkpoint.
+  bool journal_gradients = true;
   std::int64_t keep = 2;
   std::int64_t keep_every = 0;  // steps that are multiples of it are kept for good; 0: none
   FileOps* ops = nullptr;       // nullptr: the real ones
@@ -54,7 +57,9 @@ struct RecoveryReport {
   GlobalStep checkpoint_step;
   GlobalStep committed{-1};           // newest version replayed or loaded
   std::uint64_t records = 0;          // journal records replayed
-  bool rolled_back = false;           // damage: the state is older than what was once durable
+  bool rolled_back = false;           // the state is older than what was once published
+  bool without_gradients = false;     // because commits behind `exact` have no gradients
+  GlobalStep exact;                   // where the tensors stand
   std::vector<std::string> problems;  // corrupt checkpoints and journals, by name
 };
 
@@ -126,6 +131,9 @@ class Store {
   // published := master for every fragment, keyframes of `version`; journaled first.
   [[nodiscard]] Status publish_final(GlobalStep version, std::string_view core_state);
 
+  // The checkpoint of `step`, where the tensors stand now, before it returns; one that is being
+  // written ends first. kNoSpace: nothing changed.
+  [[nodiscard]] Status checkpoint_now(GlobalStep step, std::string_view core_state);
   // The state as of now (after commit of `step`) will be checkpointed by the writer thread. False:
   // one is being written (nothing happens). On kNoSpace of the new journal file the checkpoint is
   // not started.

@@ -124,7 +124,6 @@ TEST_CASE("every number has a range, every word a list: model, data, placement")
       {"outerOptimizer.storage.accessModes=[ReadOnlyMany]",
        "spec.outerOptimizer.storage.accessModes[0]"},
       {"outerOptimizer.checkpoint.journal=bf16", "spec.outerOptimizer.checkpoint.journal"},
-      {"outerOptimizer.checkpoint.journal=off", "spec.outerOptimizer.checkpoint.journal"},
       {"sync.embeddingMerge=sum", "spec.sync.embeddingMerge"},
       {"datacenters[0].learnerUnits=two", "spec.datacenters[0].learnerUnits"},
       {"datacenters[0].template.resources.limits.cpu=half",

@@ -1,6 +1,6 @@
 // What learners know and the disk does not: bases for a lost one, epochs of another, lineages that
 // end (protocol.md §6).
-#include <limits>
+#include <cmath>
 
 #include <catch2/catch.hpp>
 
@@ -284,6 +284,29 @@ TEST_CASE("a lineage is kept in the state, and checked where it is named") {
   auto old = b.core.state();  // of a build without lineages
   old.lineage = 0;
   CHECK(Bench(old, 3).core.lineage() > 0);
+}
+
+TEST_CASE(
+    "a state that goes back forgets later steps, and keeps who was there and what was leased") {
+  SyncerState s = seeded_state(57);
+  s.final_published = s.finished = true;
+  s.units["a-0"].incarnation = Incarnation(3);
+  s.ledger.emplace().reserved = 64;
+  for (int t = 49; t <= 57; ++t) s.recent[GlobalStep(t)].t = GlobalStep(t);
+  s.validation_step = GlobalStep(55);
+  s.validation_loss = 2;
+  s.back_to(GlobalStep(50));
+  CHECK(s.committed == GlobalStep(50));
+  CHECK(s.seeded);
+  CHECK_FALSE(s.final_published);
+  CHECK_FALSE(s.finished);
+  CHECK(s.recent.size() == 2);
+  CHECK(s.recent.rbegin()->first == GlobalStep(50));
+  CHECK(std::isnan(s.validation_loss));
+  CHECK(s.units.at("a-0").incarnation == Incarnation(3));
+  CHECK(s.ledger->reserved == 64);
+  CHECK(s.lineage == 0);
+  CHECK(Bench(s, 6).core.lineage() > 0);  // each start from it draws its own
 }
 
 TEST_CASE("of two states the lineage of the later epoch counts") {

@@ -100,6 +100,63 @@ TEST_CASE("a restart goes on where it was, bit for bit, under the next epoch") {
   learner.run_until(7);
 }
 
+TEST_CASE("without gradients in the journal a restart goes back to the checkpoint, and says so") {
+  const TempDir folder;
+  auto options = test_options(folder.path(), 7);
+  options.store.journal_gradients = false;
+  std::vector<std::byte> at_four;
+  std::int64_t lineage = 0;
+  {
+    auto daemon = start(options);
+    FakeLearner learner(daemon->port(), "dc-0");
+    REQUIRE(learner.hello());
+    REQUIRE(learner.seed());
+    learner.run_until(4);  // a checkpoint
+    at_four = learner.fetch(0)->payload;
+    learner.run_until(6);
+    REQUIRE(learner.fetch(0)->payload != at_four);
+    REQUIRE(learner.progress());
+    lineage = learner.last.lineage;
+    REQUIRE(lineage > 0);
+  }
+  std::int64_t second = 0;
+  {
+    auto daemon = start(options);
+    CHECK(status_of(*daemon).global_step == GlobalStep(4));
+    FakeLearner learner(daemon->port(), "dc-0");
+    CHECK(learner.fetch(0)->payload == at_four);
+    REQUIRE(learner.progress());  // the session was noted
+    CHECK(learner.last.committed == GlobalStep(4));
+    second = learner.last.lineage;
+    CHECK(second != lineage);
+    const auto with = [&](const std::string& named) {
+      return learner.client()
+          .request("GET", "/v1/fragments/0?have=4", {}, "application/json",
+                   {{"X-Archipelago-Lineage", named}})
+          ->status;
+    };
+    CHECK(with(std::to_string(lineage)) == 409);
+    CHECK(with(std::to_string(second)) == 204);
+    CHECK(with("5x") == 400);
+    learner.run_until(7);
+    std::string why;
+    for (const auto& c : status_of(*daemon).conditions)
+      if (c.type == "RolledBack") why = c.status + " " + c.reason + " " + c.message;
+    CAPTURE(why);
+    CHECK(why.find("True NoJournal back to step 4; checkpoint.journal was off") == 0);
+    CHECK(daemon->wait() == Daemon::End::kFinished);
+    at_four = learner.fetch(0)->payload;
+  }
+  // What is finished stays finished: the end is in a checkpoint, be it between two.
+  auto daemon = start(options);
+  CHECK(status_of(*daemon).phase == "finished");
+  CHECK(status_of(*daemon).global_step == GlobalStep(7));
+  FakeLearner learner(daemon->port(), "dc-0");
+  const auto last = learner.fetch(0);
+  CHECK(last->header.t == GlobalStep(8));
+  CHECK(last->payload == at_four);
+}
+
 TEST_CASE("a repeated upload gets its receipt and counts once") {
   const TempDir folder;
   auto options = test_options(folder.path());
@@ -302,16 +359,13 @@ TEST_CASE("a torn last line of the tape is ended before the next is written") {
   CHECK(*read_file(path) == "{\"t\":1}\n{\"t\":2,\"lo\n{\"t\":3}\n{\"t\":4}\n");
 }
 
-TEST_CASE("settings that this build does not have are refused by name") {
+TEST_CASE("a run needs an id") {
   config::DecoupledTraining training;
   training.spec.sync.max_lead = 48;
   training.spec.datacenters.push_back({});
   Flags flags;
   flags.run_id = "r";
   REQUIRE(make_options(flags, training));
-  training.spec.outer_optimizer.checkpoint.journal = false;
-  CHECK(make_options(flags, training).error().message.find("journal") != std::string::npos);
-  training.spec.outer_optimizer.checkpoint.journal = true;
   flags.run_id.clear();
   CHECK(make_options(flags, training).error().kind == ErrorKind::kRefused);
 }

@@ -461,3 +461,86 @@ TEST_CASE("three billion parameters: sizes of checkpoint, journal and storage in
   CHECK(payload_bytes(fragmentation[FragmentId(0)], Codec::kFp32) == 4'000'000'000ULL);
   CHECK(payload_bytes(fragmentation[FragmentId(0)], Codec::kInt4) > 500'000'000ULL);
 }
+
+TEST_CASE("without gradients in the journal, power lost anywhere: back to a whole checkpoint") {
+  const Reference reference = undisturbed();
+  // By global step of the checkpoints: after the seed, at 2, 5 and 6, and the final version.
+  std::vector<std::uint64_t> whole{0};
+  for (const std::size_t after : {2, 4, 8, 10, 11}) whole.push_back(reference.after[after].first);
+  const auto unjournaled = [](const fs::path& folder, FileOps* ops) {
+    auto options = options_for(folder, ops);
+    options.journal_gradients = false;
+    return options;
+  };
+  const auto act_on = [](Opened& run, int action) -> Status {
+    if (action == 10) ARCH_TRY_VOID(run.store->checkpoint_now(GlobalStep(6), run.last_state));
+    return act(run, action);
+  };
+  FastDir dir;
+  FaultyFiles counted;
+  {
+    Opened run = open_store(unjournaled(dir.path(), &counted));
+    for (int action = 0; action < kActions; ++action) REQUIRE(act_on(run, action));
+  }
+  CHECK(state_of(open_store(unjournaled(dir.path(), nullptr))).first == whole.back());
+  const std::int64_t units = counted.spent;
+  int went_back = 0;
+  for (std::int64_t budget = 0; budget <= units; budget += 3) {
+    INFO("power lost after " << budget << " units");
+    dir.clear();
+    int acknowledged = 0;
+    {
+      FaultyFiles ops;
+      ops.budget = budget;
+      auto run = try_open(unjournaled(dir.path(), &ops));
+      while (run && acknowledged < kActions && act_on(*run, acknowledged)) ++acknowledged;
+    }
+    Opened back = open_store(unjournaled(dir.path(), nullptr));
+    const auto& recovery = back.store->recovery();
+    const State state = state_of(back);
+    REQUIRE(std::count(whole.begin(), whole.end(), state.first) > 0);
+    REQUIRE(recovery.rolled_back == recovery.without_gradients);
+    // What the core noted is not lost with the gradients.
+    const auto& after = reference.after;
+    const auto now = static_cast<std::size_t>(acknowledged);
+    if (state.second != after[now].second &&
+        (acknowledged == kActions || state.second != after[now + 1].second))
+      FAIL("noted: " << after[now].second << ", found: " << state.second);
+    if (!recovery.without_gradients) continue;
+    ++went_back;
+    // From there on it is as if the rounds behind had never been, under either kind of journal.
+    REQUIRE(back.store->checkpoint_now(recovery.exact, "back"));
+    back.store.reset();
+    back = open_store(options_for(dir.path()));
+    REQUIRE_FALSE(back.store->recovery().rolled_back);
+    REQUIRE(state_of(back) == State{state.first, "back"});
+  }
+  CHECK(went_back > 100);
+}
+
+TEST_CASE("the journal's kind changes between starts: gradients that are there are applied") {
+  FastDir dir;
+  auto options = options_for(dir.path());
+  State at_two;
+  {
+    Opened run = open_store(options);
+    for (int action = 0; action < 4; ++action) REQUIRE(act(run, action));
+    at_two = state_of(run);
+  }
+  options.journal_gradients = false;
+  {
+    Opened run = open_store(options);
+    CHECK_FALSE(run.store->recovery().rolled_back);
+    CHECK(state_of(run) == at_two);
+    const diloco::Fragment& fragment = run.store->fragmentation()[FragmentId(1)];
+    Rng rng(3);
+    const Upload upload = random_upload(fragment, rng, Codec::kInt4);
+    REQUIRE(
+        run.store->merge_and_commit({GlobalStep(3), FragmentId(1), {upload.input()}, "a", "3"}));
+  }
+  options.journal_gradients = true;
+  Opened run = open_store(options);
+  CHECK(run.store->recovery().without_gradients);
+  CHECK(run.store->recovery().exact == GlobalStep(2));
+  CHECK(state_of(run) == State{at_two.first, "3"});
+}
