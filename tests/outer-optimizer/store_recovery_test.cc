@@ -466,7 +466,8 @@ TEST_CASE("without gradients in the journal, power lost anywhere: back to a whol
   const Reference reference = undisturbed();
   // By global step of the checkpoints: after the seed, at 2, 5 and 6, and the final version.
   std::vector<std::uint64_t> whole{0};
-  for (const std::size_t after : {2, 4, 8, 10, 11}) whole.push_back(reference.after[after].first);
+  for (const std::size_t after : {2U, 4U, 8U, 10U, 11U})
+    whole.push_back(reference.after[after].first);
   const auto unjournaled = [](const fs::path& folder, FileOps* ops) {
     auto options = options_for(folder, ops);
     options.journal_gradients = false;
