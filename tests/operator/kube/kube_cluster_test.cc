@@ -269,10 +269,12 @@ TEST_CASE("two thousand reconnects leave no descriptor and no memory behind") {
   };
   for (int i = 0; i < 20; ++i) once();
   const std::size_t before = open_descriptors();
-  const std::size_t held = resident();
+  [[maybe_unused]] const std::size_t held = resident();
   for (int i = 0; i < 2000; ++i) once();
   CHECK(open_descriptors() <= before + 8);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep what is freed
   CHECK(resident() < held + (std::size_t{16} << 20));  // 8 KB a reconnect would be seen
+#endif
 }
 
 TEST_CASE("429 and 503: a read waits and goes on, a write is told to come later") {
