@@ -58,6 +58,18 @@ std::string last_lines(const std::string& text, int lines) {
   return at == std::string::npos || at == 0 ? text : text.substr(at + 1);
 }
 
+// Runs the program beside this one in its place; returns only where it could not be started.
+int become(const std::string& name, const std::vector<std::string>& arguments) {
+  const fs::path program = own_folder() / name;
+  std::vector<std::string> words{program.string()};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::execv(program.c_str(), argv.data());
+  return complain("start " + program.string() + ": " + std::strerror(errno), kExitFailed);
+}
+
 }  // namespace
 
 int complain(const std::string& message, int code) {
@@ -142,15 +154,14 @@ int logs_command(const LogArguments& arguments) {
   return kExitOk;
 }
 
+int replay_command(const std::vector<std::string>& arguments) {
+  return become("archipelago-replay", arguments);
+}
+
 int sample_command(const std::vector<std::string>& arguments) {
-  const fs::path program = own_folder() / "archipelago-learner";
-  std::vector<std::string> words{program.string(), "sample"};
+  std::vector<std::string> words{"sample"};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> argv;
-  for (auto& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  ::execv(program.c_str(), argv.data());
-  return complain("start " + program.string() + ": " + std::strerror(errno), kExitFailed);
+  return become("archipelago-learner", words);
 }
 
 }  // namespace archipelago::cli

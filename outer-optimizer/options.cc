@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/config/parse.h"
+#include "common/config/syncer_settings.h"
 
 namespace archipelago::outer {
 namespace {
@@ -15,18 +16,6 @@ namespace {
 // The spec and the codecs use the same names.
 codec::Codec codec_of(config::CodecName name) {
   return codec::parse_codec(config::to_string(name)).value();
-}
-
-diloco::GraceKind grace_of(config::GraceRule rule) {
-  switch (rule) {
-    case config::GraceRule::kSteps:
-      return diloco::GraceKind::kSteps;
-    case config::GraceRule::kSlack:
-      return diloco::GraceKind::kSlack;
-    case config::GraceRule::kOff:
-      return diloco::GraceKind::kOff;
-  }
-  return diloco::GraceKind::kSteps;
 }
 
 // Merge threads: the pod's CPU limit, else the machine's.
@@ -37,26 +26,10 @@ int threads_of(const config::OuterOptimizerSpec& spec) {
 }
 
 diloco::SyncerConfig core_of(const Flags& flags, const config::TrainingSpec& spec) {
-  const config::SyncSpec& sync = spec.sync;
-  diloco::SyncerConfig core;
+  diloco::SyncerConfig core = config::syncer_settings(spec);
   core.run_id = flags.run_id;
-  core.fragments = sync.fragments;
-  core.interval = sync.interval;
-  core.overlap = sync.overlap;
-  core.quorum = sync.quorum;
-  core.grace = grace_of(sync.grace.rule);
-  core.grace_steps = sync.grace.steps;
-  core.grace_fraction = sync.grace.fraction;
-  core.budget = GlobalStep(spec.budget.global_steps);
   core.settings_source = flags.run_id;  // before an adopted run gives its own id
-  core.max_lead = sync.max_lead;
   core.lineage_draw = 1 + static_cast<std::int64_t>(std::random_device{}());
-  core.start_units = sync.start_units;
-  core.start_timeout = seconds(sync.start_timeout_seconds);
-  core.recovery_timeout = seconds(spec.recovery.timeout_seconds);
-  core.validate_at_end = !spec.data.validation.empty();
-  core.validate_every = spec.data.validation.empty() ? 0 : spec.data.validation.front().every_steps;
-  core.data_seed = spec.inner.seed;
   return core;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/config/estimate.h"
+#include "common/config/syncer_settings.h"
 
 namespace archipelago::simulator {
 
@@ -14,33 +15,16 @@ namespace {
 
 using config::encoded_bytes;
 
-diloco::GraceKind grace_of(config::GraceRule rule) {
-  switch (rule) {
-    case config::GraceRule::kSteps:
-      return diloco::GraceKind::kSteps;
-    case config::GraceRule::kSlack:
-      return diloco::GraceKind::kSlack;
-    case config::GraceRule::kOff:
-      return diloco::GraceKind::kOff;
-  }
-  return diloco::GraceKind::kSteps;
-}
-
 diloco::SyncerConfig sync_of(const config::TrainingSpec& spec, std::int64_t steps, int units) {
-  diloco::SyncerConfig sync;
+  diloco::SyncerConfig sync = config::syncer_settings(spec);
   sync.run_id = "forecast";
-  sync.fragments = spec.sync.fragments;
-  sync.interval = spec.sync.interval;
-  sync.overlap = spec.sync.overlap;
-  sync.quorum = std::min(spec.sync.quorum, units);
-  sync.grace = grace_of(spec.sync.grace.rule);
-  sync.grace_steps = spec.sync.grace.steps;
-  sync.grace_fraction = spec.sync.grace.fraction;
-  sync.max_lead = spec.sync.max_lead;
-  sync.start_units = std::min(spec.sync.start_units, units);
-  sync.start_timeout = seconds(spec.sync.start_timeout_seconds);
-  sync.validate_every = 0;
+  sync.quorum = std::min(sync.quorum, units);
+  sync.start_units = std::min(sync.start_units, units);
   sync.budget = GlobalStep(steps);
+  // No values are trained, and recovery is counted by the world's own times.
+  sync.validate_every = 0;
+  sync.validate_at_end = true;
+  sync.recovery_timeout = Duration{};
   return sync;
 }
 

@@ -1,39 +1,16 @@
 #include "simulator/spec_world.h"
 
 #include "common/base/rng.h"
+#include "common/config/syncer_settings.h"
 
 namespace archipelago::simulator {
 namespace {
 
-diloco::GraceKind grace_of(config::GraceRule rule) {
-  switch (rule) {
-    case config::GraceRule::kSteps:
-      return diloco::GraceKind::kSteps;
-    case config::GraceRule::kSlack:
-      return diloco::GraceKind::kSlack;
-    case config::GraceRule::kOff:
-      return diloco::GraceKind::kOff;
-  }
-  return diloco::GraceKind::kSteps;
-}
-
 diloco::SyncerConfig sync_of(const config::TrainingSpec& spec) {
-  diloco::SyncerConfig sync;
+  diloco::SyncerConfig sync = config::syncer_settings(spec);
   sync.run_id = "simulated";
-  sync.fragments = spec.sync.fragments;
-  sync.interval = spec.sync.interval;
-  sync.overlap = spec.sync.overlap;
-  sync.quorum = spec.sync.quorum;
-  sync.grace = grace_of(spec.sync.grace.rule);
-  sync.grace_steps = spec.sync.grace.steps;
-  sync.grace_fraction = spec.sync.grace.fraction;
-  sync.budget = GlobalStep(spec.budget.global_steps);
-  sync.max_lead = spec.sync.max_lead;
-  sync.start_units = spec.sync.start_units;
-  sync.start_timeout = seconds(spec.sync.start_timeout_seconds);
-  sync.recovery_timeout = seconds(spec.recovery.timeout_seconds);
   sync.validate_at_end = false;  // values are somebody else's
-  sync.data_seed = spec.inner.seed;
+  sync.validate_every = 0;
   return sync;
 }
 
