@@ -158,8 +158,8 @@ int replay_command(const std::vector<std::string>& arguments) {
   return become("archipelago-replay", arguments);
 }
 
-int sample_command(const std::vector<std::string>& arguments) {
-  std::vector<std::string> words{"sample"};
+int learner_command(const std::string& command, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words{command};
   words.insert(words.end(), arguments.begin(), arguments.end());
   return become("archipelago-learner", words);
 }

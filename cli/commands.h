@@ -38,8 +38,10 @@ struct LogArguments {
 [[nodiscard]] int plan_command(const SpecArguments& arguments);
 [[nodiscard]] int status_command(const std::filesystem::path& folder, bool as_json);
 [[nodiscard]] int logs_command(const LogArguments& arguments);
-// Becomes archipelago-learner sample; returns only when that can't be started.
-[[nodiscard]] int sample_command(const std::vector<std::string>& arguments);
+// Becomes archipelago-learner COMMAND (sample, model-spec); returns only when that can't be
+// started.
+[[nodiscard]] int learner_command(const std::string& command,
+                                  const std::vector<std::string>& arguments);
 // The same with archipelago-replay: train again under a run's event tape.
 [[nodiscard]] int replay_command(const std::vector<std::string>& arguments);
 

@@ -138,6 +138,19 @@ struct ClusterCommands {
   }
 };
 
+// Everything after their names is archipelago-learner's.
+std::vector<CLI::App*> add_learner_commands(CLI::App& app) {
+  std::vector<CLI::App*> out{
+      app.add_subcommand("sample",
+                         "Continue a text: sample MODEL --prompt TEXT [--tokens N "
+                         "--temperature T --seed S]"),
+      app.add_subcommand("model-spec",
+                         "Print the model part of a spec that starts from a Hugging "
+                         "Face model: model-spec FOLDER")};
+  for (CLI::App* one : out) one->prefix_command();
+  return out;
+}
+
 int dispatch(int argc, char** argv, SignalWaiter& signals) {
   CLI::App app("Archipelago trains language models on islands that never wait for each other.");
   // kubectl finds plugins by name: `kubectl archipelago status` runs kubectl-archipelago.
@@ -165,10 +178,7 @@ int dispatch(int argc, char** argv, SignalWaiter& signals) {
   cluster.add_views(app);
   cluster.add_actions(app);
 
-  CLI::App* sample_app = app.add_subcommand(
-      "sample",
-      "Continue a text: sample MODEL --prompt TEXT [--tokens N --temperature T --seed S]");
-  sample_app->prefix_command();  // everything after it is archipelago-learner's
+  const std::vector<CLI::App*> learner_apps = add_learner_commands(app);
 
   CLI::App* replay_app = app.add_subcommand(
       "replay", "Train again under a run's event tape: replay TAPE [--until STEP] [--diff TAPE2]");
@@ -186,7 +196,9 @@ int dispatch(int argc, char** argv, SignalWaiter& signals) {
   if (simulate_app->parsed()) return simulate_command(simulated);
   if (replay_app->parsed()) return replay_command(replay_app->remaining());
   if (const auto code = cluster.run(signals)) return *code;
-  return sample_command(sample_app->remaining());
+  for (const CLI::App* one : learner_apps)
+    if (one->parsed()) return learner_command(one->get_name(), one->remaining());
+  return kExitRefused;
 }
 
 }  // namespace

@@ -73,6 +73,13 @@ std::vector<std::string> check_machine(const config::DecoupledTraining& training
   for (std::size_t i = 0; i < spec.data.validation.size(); ++i)
     check_data("spec.data.validation[" + std::to_string(i) + "].path", spec.data.validation[i].path,
                spec.data.train.format, context, &problems);
+  std::error_code ignored;
+  if (const std::string& path = spec.model.init_path;
+      !path.empty() && !fs::is_directory(path, ignored))
+    problems.push_back("spec.model.initFrom.path: " + path + " is not a folder" +
+                       (fs::path(path).is_relative()
+                            ? ". HINT: relative paths start at the working directory"
+                            : ""));
   fs::path existing = fs::absolute(run_dir);
   while (!fs::exists(existing) && existing.has_parent_path() && existing != existing.root_path())
     existing = existing.parent_path();

@@ -17,8 +17,10 @@
 #include "learner/admin.h"
 #include "learner/data.h"
 #include "learner/exchange.h"
+#include "learner/hf_config.h"
 #include "learner/inner_of.h"
 #include "learner/llama_shapes.h"
+#include "learner/model_folder.h"
 #include "learner/train_loop.h"
 #include "learner/watchdog.h"
 
@@ -61,6 +63,17 @@ tl::expected<config::TrainingSpec, Failure> read_spec(const Flags& flags) {
   return tl::unexpected(Failure{ExitCode::kConfigRefused, all});
 }
 
+// As early as can be. Only the learner that is asked for the first weights needs the folder, so one
+// that is not there is no error yet.
+Status check_init_path(const config::ModelSpec& model) {
+  if (model.init_path.empty()) return {};
+  const auto stored = read_model_config(model.init_path);
+  if (!stored && stored.error().kind == ErrorKind::kNotFound) return {};
+  const Status same = stored ? same_model(model, *stored) : Status(tl::unexpected(stored.error()));
+  if (same) return {};
+  return fail(same.error().with_context("spec.model.initFrom.path " + model.init_path));
+}
+
 tl::expected<Setup, Failure> set_up(const Flags& flags, const DaemonHooks& hooks) {
   Setup setup;
   auto spec = read_spec(flags);
@@ -76,6 +89,7 @@ tl::expected<Setup, Failure> set_up(const Flags& flags, const DaemonHooks& hooks
   if (!admin) return refused(admin.error().with_context("--admin"));
   setup.outer = *outer;
   setup.admin = *admin;
+  if (const Status same = check_init_path(setup.spec.model); !same) return refused(same.error());
   setup.shapes = hooks.shapes(setup.spec.model);
   auto layout = layout_of(setup.shapes);
   if (!layout) return refused(layout.error());
@@ -142,6 +156,7 @@ TrainLoopOptions loop_options(const Setup& setup, const Flags& flags, const dilo
   options.inner = setup.inner;
   options.budget = GlobalStep(setup.spec.budget.global_steps);
   options.init_seed = setup.spec.model.init_seed;
+  options.init_path = setup.spec.model.init_path;
   options.data_seed = setup.spec.inner.seed;
   options.blend = setup.spec.sync.blend;
   if (!setup.spec.data.validation.empty())

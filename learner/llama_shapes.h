@@ -19,9 +19,9 @@ namespace archipelago::learner {
 // 0.02/sqrt(2·layers), norms 1.
 void initialise(const TensorShape& tensor, std::uint64_t seed, std::int64_t index, float* out);
 
-// Hugging Face's config.json for the model, as text.
-[[nodiscard]] std::string hf_config_json(const config::ModelSpec& model);
-// And back; refuses what this decoder does not do (other norms' eps, RoPE scaling, biases).
-[[nodiscard]] Result<config::ModelSpec> parse_hf_config(const std::string& text);
+// Radians a position of each pair of a head's elements (head_size / 2 of them), stretched as
+// rope.scaling says (llama3: the published rule of Llama 3.1, a ramp between the two borders).
+[[nodiscard]] std::vector<double> rope_frequencies(const config::RopeSpec& rope,
+                                                   std::int64_t head_size);
 
 }  // namespace archipelago::learner

@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 
 #include "learner/kernels.h"
+#include "learner/llama_shapes.h"
 
 namespace archipelago::learner {
 namespace {
@@ -12,8 +13,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr float kEps = 1e-5F;
-constexpr double kTheta = 10000.0;
 constexpr std::int64_t kGrain = 64;  // rows a thread takes at least
 
 kernels::Bf16* bf16(const at::Tensor& t) {
@@ -27,7 +26,8 @@ float* fp32(const at::Tensor& t) { return t.data_ptr<float>(); }
 struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& h,
                                const std::optional<at::Tensor>& addend, const at::Tensor& weight,
-                               bool half) {
+                               double epsilon, bool half) {
+    const auto eps = static_cast<float>(epsilon);
     const at::Tensor delta = addend.value_or(at::Tensor());
     const std::int64_t rows = h.size(0);
     const std::int64_t hidden = h.size(1);
@@ -40,11 +40,11 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
       float* sum_at = delta.defined() ? fp32(sum) + at : nullptr;
       if (half) {
         kernels::add_rms_norm(fp32(h) + at, delta.defined() ? bf16(delta) + at : nullptr,
-                              fp32(weight), kEps, end - begin, hidden, sum_at, bf16(out) + at,
+                              fp32(weight), eps, end - begin, hidden, sum_at, bf16(out) + at,
                               fp32(rstd) + begin);
       } else {
         kernels::add_rms_norm(fp32(h) + at, delta.defined() ? fp32(delta) + at : nullptr,
-                              fp32(weight), kEps, end - begin, hidden, sum_at, fp32(out) + at,
+                              fp32(weight), eps, end - begin, hidden, sum_at, fp32(out) + at,
                               fp32(rstd) + begin);
       }
     });
@@ -93,7 +93,7 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
     });
     at::Tensor grad_delta;
     if (has_delta) grad_delta = half ? grad_h.to(at::kBFloat16) : grad_h;
-    return {grad_h, grad_delta, partial.sum(0), at::Tensor()};
+    return {grad_h, grad_delta, partial.sum(0), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -186,6 +186,10 @@ struct SwiGlu : torch::autograd::Function<SwiGlu> {
   }
 };
 
+std::optional<at::Tensor> optional(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
+}
+
 }  // namespace
 
 LlamaWeights llama_views(const config::ModelSpec& model, const std::vector<TensorShape>& shapes,
@@ -211,7 +215,13 @@ LlamaWeights llama_views(const config::ModelSpec& model, const std::vector<Tenso
   for (std::int64_t i = 0; i < model.layers; ++i) {
     LlamaLayer layer;
     layer.qkv = take(3);
+    if (model.attention_bias != config::AttentionBias::kNone) layer.qkv_bias = take(3);
     layer.o = take(1);
+    if (model.attention_bias == config::AttentionBias::kAll) layer.o_bias = take(1);
+    if (model.qk_norm) {
+      layer.q_norm = take(1);
+      layer.k_norm = take(1);
+    }
     layer.gate_up = take(2);
     layer.down = take(1);
     layer.input_norm = take(1);
@@ -224,32 +234,51 @@ LlamaWeights llama_views(const config::ModelSpec& model, const std::vector<Tenso
 }
 
 Llama::Llama(const config::ModelSpec& model, bool bf16) : model_(model), bf16_(bf16) {
-  const std::int64_t half = model.hidden_size / model.heads / 2;
+  const std::vector<double> frequencies = rope_frequencies(model.rope, model.head_size());
+  const auto half = static_cast<std::int64_t>(frequencies.size());
   cos_ = at::empty({model.context_length, half}, at::kFloat);
   sin_ = at::empty({model.context_length, half}, at::kFloat);
   for (std::int64_t i = 0; i < half; ++i) {
-    const double frequency = std::pow(kTheta, -static_cast<double>(i) / static_cast<double>(half));
     for (std::int64_t t = 0; t < model.context_length; ++t) {
-      const double angle = static_cast<double>(t) * frequency;
+      const double angle = static_cast<double>(t) * frequencies[static_cast<std::size_t>(i)];
       fp32(cos_)[t * half + i] = static_cast<float>(std::cos(angle));
       fp32(sin_)[t * half + i] = static_cast<float>(std::sin(angle));
     }
   }
 }
 
-at::Tensor Llama::matmul(const at::Tensor& x, const at::Tensor& weight) const {
-  return at::linear(x, bf16_ ? weight.to(at::kBFloat16) : weight);
+at::Tensor Llama::matmul(const at::Tensor& x, const at::Tensor& weight,
+                         const at::Tensor& bias) const {
+  if (!bf16_) return at::linear(x, weight, optional(bias));
+  return at::linear(x, weight.to(at::kBFloat16),
+                    bias.defined() ? optional(bias.to(at::kBFloat16)) : std::nullopt);
+}
+
+// Queries and keys normalised head by head (Qwen3), values as they are.
+at::Tensor Llama::normalise_heads(const at::Tensor& qkv, const LlamaLayer& layer) const {
+  const std::int64_t size = model_.head_size();
+  const auto parts = qkv.split_with_sizes(
+      {model_.heads * size, model_.kv_heads * size, model_.kv_heads * size}, 1);
+  const auto normed = [&](const at::Tensor& part, const at::Tensor& weight) {
+    const at::Tensor heads = part.to(at::kFloat).reshape({-1, size});
+    return AddRmsNorm::apply(heads, std::nullopt, weight, model_.rms_norm_eps, bf16_)
+        .back()
+        .view(part.sizes());
+  };
+  return at::cat({normed(parts[0], layer.q_norm), normed(parts[1], layer.k_norm), parts[2]}, 1);
 }
 
 at::Tensor Llama::attention(const at::Tensor& x, const LlamaLayer& layer, std::int64_t batch,
                             std::int64_t time) const {
-  const std::int64_t size = model_.hidden_size / model_.heads;
+  const std::int64_t size = model_.head_size();
+  at::Tensor qkv = matmul(x, layer.qkv, layer.qkv_bias);
+  if (model_.qk_norm) qkv = normalise_heads(qkv, layer);
   const auto parts = SplitHeads::apply(
-      matmul(x, layer.qkv), cos_, sin_,
-      std::vector<std::int64_t>{batch, time, model_.heads, model_.kv_heads, size});
+      qkv, cos_, sin_, std::vector<std::int64_t>{batch, time, model_.heads, model_.kv_heads, size});
   const at::Tensor mixed = at::scaled_dot_product_attention(
       parts[0], parts[1], parts[2], {}, 0.0, true, std::nullopt, model_.heads != model_.kv_heads);
-  return matmul(mixed.transpose(1, 2).reshape({batch * time, model_.hidden_size}), layer.o);
+  return matmul(mixed.transpose(1, 2).reshape({batch * time, model_.heads * size}), layer.o,
+                layer.o_bias);
 }
 
 at::Tensor Llama::logits(const LlamaWeights& weights, const at::Tensor& ids) const {
@@ -258,14 +287,15 @@ at::Tensor Llama::logits(const LlamaWeights& weights, const at::Tensor& ids) con
   at::Tensor h = at::embedding(weights.embed, ids).view({batch * time, model_.hidden_size});
   std::optional<at::Tensor> delta;
   for (const LlamaLayer& layer : weights.layers) {
-    auto normed = AddRmsNorm::apply(h, delta, layer.input_norm, bf16_);
+    auto normed = AddRmsNorm::apply(h, delta, layer.input_norm, model_.rms_norm_eps, bf16_);
     if (normed.size() == 2) h = normed[0];
     delta = attention(normed.back(), layer, batch, time);
-    normed = AddRmsNorm::apply(h, delta, layer.post_norm, bf16_);
+    normed = AddRmsNorm::apply(h, delta, layer.post_norm, model_.rms_norm_eps, bf16_);
     h = normed[0];
     delta = matmul(SwiGlu::apply(matmul(normed[1], layer.gate_up)), layer.down);
   }
-  return matmul(AddRmsNorm::apply(h, delta, weights.norm, bf16_).back(), weights.head);
+  return matmul(AddRmsNorm::apply(h, delta, weights.norm, model_.rms_norm_eps, bf16_).back(),
+                weights.head);
 }
 
 at::Tensor Llama::loss(const at::Tensor& logits, const at::Tensor& targets) {

@@ -14,6 +14,7 @@ namespace archipelago::learner {
 // (llama_shapes.h).
 struct LlamaLayer {
   at::Tensor qkv, o, gate_up, down, input_norm, post_norm;
+  at::Tensor qkv_bias, o_bias, q_norm, k_norm;  // undefined where the model has none
 };
 struct LlamaWeights {
   at::Tensor embed, norm, head;  // head is embed when tied
@@ -38,7 +39,9 @@ class Llama {
  private:
   [[nodiscard]] at::Tensor attention(const at::Tensor& x, const LlamaLayer& layer,
                                      std::int64_t batch, std::int64_t time) const;
-  [[nodiscard]] at::Tensor matmul(const at::Tensor& x, const at::Tensor& weight) const;
+  [[nodiscard]] at::Tensor normalise_heads(const at::Tensor& qkv, const LlamaLayer& layer) const;
+  [[nodiscard]] at::Tensor matmul(const at::Tensor& x, const at::Tensor& weight,
+                                  const at::Tensor& bias = {}) const;
 
   config::ModelSpec model_;
   bool bf16_;

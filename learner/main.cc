@@ -8,7 +8,9 @@
 
 #include "common/base/signals.h"
 #include "learner/daemon.h"
+#include "learner/hf_config.h"
 #include "learner/llama_shapes.h"
+#include "learner/model_folder.h"
 #include "learner/sample.h"
 #include "learner/torch_trainer.h"
 
@@ -37,6 +39,16 @@ int run_sample(const learner::SampleRequest& request, int threads) {
     return static_cast<int>(ExitCode::kInternal);
   }
   std::cout << request.prompt << *text << "\n";
+  return 0;
+}
+
+int print_model_spec(const std::string& folder) {
+  const auto model = learner::read_model_config(folder);
+  if (!model) {
+    std::cerr << "archipelago-learner model-spec: " << model.error().message << "\n";
+    return static_cast<int>(ExitCode::kConfigRefused);
+  }
+  std::cout << learner::model_yaml(*model) << "  initFrom: {path: " << folder << "}\n";
   return 0;
 }
 
@@ -106,12 +118,17 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   sample->add_option("--seed", request.seed)->capture_default_str();
   sample->add_option("--threads", flags.threads)->check(CLI::Range(0, 4096));
+  std::string folder;
+  auto* model_spec = app.add_subcommand(
+      "model-spec", "the model part of a spec that starts from a Hugging Face model's folder");
+  model_spec->add_option("model", folder, "folder with config.json")->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     return code == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   }
+  if (model_spec->parsed()) return print_model_spec(folder);
   if (!sample->parsed()) {
     const int code = run_learner(flags, signals);
     std::fflush(nullptr);

@@ -282,10 +282,13 @@ void tune_allocator() {
 
 Result<std::unique_ptr<Trainer>> make_torch_trainer(const config::ModelSpec& model,
                                                     const config::InnerSpec& inner) {
-  if (model.heads < 1 || model.hidden_size % (2 * model.heads) != 0 || model.kv_heads < 1 ||
-      model.heads % model.kv_heads != 0)
+  const bool whole_heads = model.head_dim > 0
+                               ? model.head_dim % 2 == 0
+                               : model.heads > 0 && model.hidden_size % (2 * model.heads) == 0;
+  if (model.heads < 1 || !whole_heads || model.kv_heads < 1 || model.heads % model.kv_heads != 0)
     return fail(ErrorKind::kInvalid,
-                "model: hiddenSize must be an even multiple of heads, heads a multiple of kvHeads");
+                "model: headDim must be even (hiddenSize an even multiple of heads where it is 0), "
+                "heads a multiple of kvHeads");
   try {
     return std::make_unique<TorchTrainer>(model, inner);
   } catch (const std::exception& error) {

@@ -1,9 +1,9 @@
 #pragma once
-// The product's Trainer: a Llama-family decoder in libtorch (no libtorch in this header). RMSNorm
-// eps 1e-5, RoPE theta 10,000 in Hugging Face's rotate_half convention, grouped-query attention,
-// SwiGLU, embeddings tied or not. Parameters are fp32; with precision bf16 matrix multiplies and
-// attention run in bf16 on copies of the weights, residual stream, norms, loss, gradients of
-// parameters and AdamW stay fp32 (what autocast does).
+// The product's Trainer: a Llama-family decoder in libtorch (no libtorch in this header). RMSNorm,
+// RoPE in Hugging Face's rotate_half convention, grouped-query attention with or without biases and
+// head norms, SwiGLU, embeddings tied or not. Parameters are fp32; with precision bf16 matrix
+// multiplies and attention run in bf16 on copies of the weights, residual stream, norms, loss,
+// gradients of parameters and AdamW stay fp32 (what autocast does).
 #include <memory>
 
 #include "common/config/spec.h"

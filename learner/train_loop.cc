@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "common/diloco/data_ledger.h"
 #include "learner/lr_schedule.h"
+#include "learner/model_folder.h"
 
 namespace archipelago::learner {
 namespace {
@@ -254,7 +255,8 @@ void TrainLoop::seed_if_asked() {
   // bases.
   if (!hub_.seed_requested() || hub_.look([](const auto& core) { return core.holds_all(); }))
     return;
-  trainer_.initialise(options_.init_seed);
+  if (const Status made = first_weights(options_.init_path, options_.init_seed, trainer_); !made)
+    return hub_.end(ExitCode::kConfigRefused, "spec.model.initFrom.path: " + made.error().message);
   hub_.record(diloco::tape::Seed{options_.init_seed});
   std::vector<std::int32_t> all(trainer_.tensors().size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);

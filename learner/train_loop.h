@@ -24,6 +24,7 @@ struct TrainLoopOptions {
   config::InnerSpec inner;  // batch sizes of this datacenter
   GlobalStep budget;
   std::uint64_t init_seed = 1;
+  std::string init_path;        // the model folder of the first weights instead; empty: the seed
   std::uint64_t data_seed = 1;  // of the permutation that the outer optimizer leases from
   double blend = 0;             // overwrite: blend · own + (1 - blend) · published
   std::int64_t validation_sequences = 256;

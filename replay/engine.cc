@@ -4,6 +4,7 @@
 #include <numeric>
 #include <xxhash.h>
 
+#include "learner/model_folder.h"
 #include "outer-optimizer/store/payload.h"
 
 namespace archipelago::replay {
@@ -54,8 +55,7 @@ Result<learner::StepResult> Engine::step(const std::string& name,
 
 Status Engine::initialise(const std::string& name, std::uint64_t init_seed) {
   ARCH_TRY(Learner* const learner, find(name));
-  learner->trainer->initialise(init_seed);
-  return {};
+  return learner::first_weights(options_.init_path, init_seed, *learner->trainer);
 }
 
 bool Engine::holds(const std::string& name, std::int32_t p, GlobalStep base) const {
@@ -121,7 +121,7 @@ Status Engine::restore_inner_state(const std::string& name, std::span<const std:
 
 Status Engine::seed(const std::string& name, std::uint64_t init_seed) {
   ARCH_TRY(Learner* const learner, find(name));
-  learner->trainer->initialise(init_seed);
+  ARCH_TRY_VOID(learner::first_weights(options_.init_path, init_seed, *learner->trainer));
   std::vector<float> values;
   for (std::int32_t p = 0; p < fragments_.count(); ++p) {
     const learner::FragmentView& view = fragments_[p];

@@ -28,7 +28,8 @@ struct EngineOptions {
   diloco::FragmentScheme scheme = diloco::FragmentScheme::kBalanced;
   bool published_bf16 = false;
   codec::Codec uplink = codec::Codec::kInt4;
-  double blend = 0;  // overwrite: blend x own + (1 - blend) x published
+  std::string init_path;  // a model folder with the first weights; empty: the seed's
+  double blend = 0;       // overwrite: blend x own + (1 - blend) x published
   config::Precision recovery_precision = config::Precision::kBf16;
   int threads = 1;  // of the merge; its bits don't depend on it
 };

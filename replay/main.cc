@@ -21,7 +21,7 @@ constexpr int kDiffers = 1;
 constexpr int kRefused = 2;
 
 struct CommandLine {
-  std::string tape, other, train;
+  std::string tape, other, train, weights;
   std::int64_t until = 0;
   bool quiet = false;
 };
@@ -65,6 +65,7 @@ int compare(const TapeContent& tape, const TapeContent& other) {
 int train_again(const CommandLine& line, const TapeContent& tape) {
   ReplayOptions options;
   options.train = line.train;
+  options.weights = line.weights;
   if (line.until > 0) options.until = GlobalStep(line.until);
   options.merge_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const SystemClock clock;
@@ -112,6 +113,8 @@ int main(int argc, char** argv) {
   app.add_option("--diff", line.other, "another tape: compare the records, train nothing");
   app.add_option("--train", line.train,
                  "the training data, when they are no longer where they were");
+  app.add_option("--weights", line.weights,
+                 "the model folder of initFrom.path, when it is no longer where it was");
   app.add_flag("--quiet", line.quiet, "no line every 100 global steps");
   try {
     app.parse(argc, argv);

@@ -121,6 +121,7 @@ Status Replayer::make_engine() {
   ARCH_TRY(options.scheme, diloco::parse_scheme(spec.sync.fragmentation));
   options.published_bf16 = spec.sync.published == config::Precision::kBf16;
   radial_embedding_ = spec.sync.embedding_merge == config::MergeRule::kRda;
+  options.init_path = options_.weights.empty() ? spec.model.init_path : options_.weights;
   options.blend = spec.sync.blend;
   options.recovery_precision = spec.recovery.precision;
   options.threads = options_.merge_threads;

@@ -19,6 +19,7 @@ class Engine;
 struct ReplayOptions {
   std::optional<GlobalStep> until;  // nullopt: to the tape's end
   std::string train;                // instead of the spec's data.train.path; empty: that
+  std::string weights;              // instead of the spec's model.initFrom.path
   int merge_threads = 1;
 };
 

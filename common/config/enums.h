@@ -23,6 +23,12 @@ inline constexpr std::array<Named<CodecName>, 4> kCodecs{{{CodecName::kFp32, "fp
                                                           {CodecName::kBf16, "bf16"},
                                                           {CodecName::kInt8, "int8"},
                                                           {CodecName::kInt4, "int4"}}};
+inline constexpr std::array<Named<AttentionBias>, 3> kAttentionBiases{
+    {{AttentionBias::kNone, "none"}, {AttentionBias::kQkv, "qkv"}, {AttentionBias::kAll, "all"}}};
+inline constexpr std::array<Named<RopeScaling>, 3> kRopeScalings{
+    {{RopeScaling::kNone, "none"},
+     {RopeScaling::kLinear, "linear"},
+     {RopeScaling::kLlama3, "llama3"}}};
 inline constexpr std::array<Named<LrSchedule>, 2> kSchedules{
     {{LrSchedule::kCosine, "cosine"}, {LrSchedule::kConstant, "constant"}}};
 inline constexpr std::array<Named<RetainPolicy>, 2> kRetainPolicies{

@@ -23,18 +23,22 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b !=
 
 ModelSize model_size(const ModelSpec& model) {
   const std::int64_t hidden = model.hidden_size;
-  const std::int64_t kv = mul(hidden / std::max<std::int64_t>(1, model.heads), model.kv_heads);
-  const std::int64_t square = mul(hidden, hidden);
+  const std::int64_t kv = mul(model.head_size(), model.kv_heads);
+  const std::int64_t q = mul(model.head_size(), model.heads);
+  const std::int64_t square = mul(hidden, q);
   const std::int64_t projection = mul(hidden, kv);
   const std::int64_t mlp = mul(hidden, model.intermediate_size);
   const std::int64_t embedding = mul(hidden, model.vocab_size);
-  // q and o; k and v; gate, up and down; two norms.
-  const std::int64_t layer =
+  // q and o; k and v; gate, up and down; two norms; biases; norms of a query's and a key's head.
+  std::int64_t layer =
       add(add(mul(2, square), mul(2, projection)), add(mul(3, mlp), mul(2, hidden)));
+  if (model.attention_bias != AttentionBias::kNone) layer = add(layer, add(q, mul(2, kv)));
+  if (model.attention_bias == AttentionBias::kAll) layer = add(layer, hidden);
+  if (model.qk_norm) layer = add(layer, mul(2, model.head_size()));
   ModelSize size;
   size.embedding = mul(model.tie_embeddings ? 1 : 2, embedding);
   size.parameters = add(add(mul(model.layers, layer), size.embedding), hidden);
-  size.tensors = 9 * model.layers + (model.tie_embeddings ? 2 : 3);
+  size.tensors = model.tensors_per_layer() * model.layers + (model.tie_embeddings ? 2 : 3);
   size.largest_tensor = std::max({square, mlp, embedding});
   return size;
 }

@@ -53,6 +53,8 @@ requires std::is_same_v<Json, nlohmann::json>
 [[nodiscard]] std::string_view to_string(GraceRule value);
 [[nodiscard]] std::string_view to_string(MergeRule value);
 [[nodiscard]] std::string_view to_string(CodecName value);
+[[nodiscard]] std::string_view to_string(AttentionBias value);
+[[nodiscard]] std::string_view to_string(RopeScaling value);
 [[nodiscard]] std::string_view to_string(LrSchedule value);
 [[nodiscard]] std::string_view to_string(RetainPolicy value);
 

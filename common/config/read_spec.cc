@@ -14,11 +14,22 @@ constexpr std::int64_t kMaxSteps = 1'000'000'000;
 constexpr std::int64_t kMaxSeed = std::numeric_limits<std::int64_t>::max();
 
 void read_init_from(ObjectReader init, ModelSpec& out) {
-  init.integer("seed", out.init_seed, 0, kMaxSeed);
-  init.refuse("path", "seed");
-  init.refuse("run", "seed");
-  init.refuse("step", "seed");
+  const bool seeded = init.integer("seed", out.init_seed, 0, kMaxSeed);
+  if (init.text("path", out.init_path, check_path) && seeded)
+    init.error("path", "is given together with seed", "one of seed and path");
+  init.refuse("run", "seed, path");
+  init.refuse("step", "seed, path");
   init.finish();
+}
+
+void read_rope(ObjectReader rope, RopeSpec& out) {
+  rope.number("theta", out.theta, {1, 1e9, true});
+  rope.choice("scaling", out.scaling, kRopeScalings);
+  rope.number("factor", out.factor, {1, 1e6});
+  rope.number("lowFreqFactor", out.low_freq_factor, {0, 1e6, true});
+  rope.number("highFreqFactor", out.high_freq_factor, {0, 1e6, true});
+  rope.integer("originalContextLength", out.original_context_length, 1, 1 << 24);
+  rope.finish();
 }
 
 void read_model(ObjectReader model, ModelSpec& out) {
@@ -30,6 +41,11 @@ void read_model(ObjectReader model, ModelSpec& out) {
   model.integer("vocabSize", out.vocab_size, 2, 1 << 24);
   model.integer("contextLength", out.context_length, 2, 1 << 20);
   model.boolean("tieEmbeddings", out.tie_embeddings);
+  model.integer("headDim", out.head_dim, 0, 65536);
+  model.number("rmsNormEps", out.rms_norm_eps, {0, 0.1, true});
+  model.choice("attentionBias", out.attention_bias, kAttentionBiases);
+  model.boolean("qkNorm", out.qk_norm);
+  read_rope(model.object("rope"), out.rope);
   read_init_from(model.object("initFrom"), out);
   model.finish();
 }

@@ -48,22 +48,8 @@ std::string divisors(std::int64_t value) {
   return join(all, ", ");
 }
 
-void check_model(const TrainingSpec& spec, Rules& rules) {
+void check_vocabulary(const TrainingSpec& spec, Rules& rules) {
   const ModelSpec& m = spec.model;
-  if (rules.on({"spec.model.hiddenSize", "spec.model.heads"})) {
-    const std::int64_t head = m.hidden_size / m.heads;
-    if (m.hidden_size % m.heads != 0) {
-      rules.fail("spec.model.heads", m.heads, "does not divide hiddenSize " + number(m.hidden_size),
-                 "a divisor of hiddenSize");
-    } else if (head % 2 != 0) {
-      rules.fail("spec.model.heads", m.heads, "gives heads of the odd size " + number(head),
-                 "hiddenSize / heads even (rotary embedding turns pairs)");
-    }
-  }
-  if (rules.on({"spec.model.heads", "spec.model.kvHeads"}) && m.heads % m.kv_heads != 0) {
-    rules.fail("spec.model.kvHeads", m.kv_heads, "does not divide heads " + number(m.heads),
-               divisors(m.heads));
-  }
   if (!rules.on({"spec.model.vocabSize", "spec.data.train.format"})) return;
   if (spec.data.train.format == DataFormat::kText && m.vocab_size < 256) {
     rules.fail("spec.model.vocabSize", m.vocab_size,
@@ -75,26 +61,62 @@ void check_model(const TrainingSpec& spec, Rules& rules) {
   }
 }
 
+void check_model(const TrainingSpec& spec, Rules& rules) {
+  const ModelSpec& m = spec.model;
+  if (rules.on({"spec.model.hiddenSize", "spec.model.heads", "spec.model.headDim"})) {
+    const std::int64_t head = m.head_size();
+    if (m.head_dim > 0) {
+      if (head % 2 != 0)
+        rules.fail("spec.model.headDim", m.head_dim, "is odd",
+                   "an even number (rotary embedding turns pairs), or 0 for hiddenSize / heads");
+    } else if (m.hidden_size % m.heads != 0) {
+      rules.fail("spec.model.heads", m.heads, "does not divide hiddenSize " + number(m.hidden_size),
+                 "a divisor of hiddenSize");
+    } else if (head % 2 != 0) {
+      rules.fail("spec.model.heads", m.heads, "gives heads of the odd size " + number(head),
+                 "hiddenSize / heads even (rotary embedding turns pairs)");
+    }
+  }
+  if (rules.on({"spec.model.heads", "spec.model.kvHeads"}) && m.heads % m.kv_heads != 0) {
+    rules.fail("spec.model.kvHeads", m.kv_heads, "does not divide heads " + number(m.heads),
+               divisors(m.heads));
+  }
+  if (rules.on({"spec.model.attentionBias", "spec.model.qkNorm"}) && m.qk_norm &&
+      m.attention_bias == AttentionBias::kQkv) {
+    rules.fail("spec.model.attentionBias", "qkv", "goes with no qkNorm: no public family has both",
+               "none, all");
+  }
+  if (rules.on({"spec.model.rope"}) && m.rope.scaling == RopeScaling::kLlama3 &&
+      m.rope.low_freq_factor >= m.rope.high_freq_factor) {
+    rules.fail("spec.model.rope.lowFreqFactor", nlohmann::json(m.rope.low_freq_factor).dump(),
+               "is not below highFreqFactor", "less than highFreqFactor");
+  }
+  check_vocabulary(spec, rules);
+}
+
 // No fragment may be empty (common/diloco/fragmentation.h says who goes where).
 void check_fragments(const TrainingSpec& spec, Rules& rules) {
   if (!rules.on({"spec.sync.fragments", "spec.sync.fragmentation", "spec.model"})) return;
   const SyncSpec& s = spec.sync;
   const ModelSize size = model_size(spec.model);
+  const std::int64_t per_layer = spec.model.tensors_per_layer();
   const auto refuse = [&](std::int64_t most, const std::string& problem, const std::string& hint) {
     if (s.fragments > most)
       rules.fail("spec.sync.fragments", s.fragments, problem, "at most " + number(most), hint);
   };
   if (s.fragmentation == "balanced") {
     refuse(size.tensors, "is more than the model's " + number(size.tensors) + " tensors",
-           "a layer has 9 tensors; fragmentation split cuts tensors");
+           "a layer has " + number(per_layer) + " tensors; fragmentation split cuts tensors");
   } else if (s.fragmentation == "layer") {
     refuse(spec.model.layers + 1, "is more than the model's layers and one",
            "fragmentation layer puts whole layers into all fragments but the first");
   } else if (s.fragmentation == "tensor") {
-    refuse(9 * spec.model.layers + 1, "is more than the tensors of the model's layers and one",
-           "a layer has 9 tensors");
+    refuse(per_layer * spec.model.layers + 1,
+           "is more than the tensors of the model's layers and one",
+           "a layer has " + number(per_layer) + " tensors");
   } else {
-    const std::int64_t row = std::max(spec.model.hidden_size, spec.model.intermediate_size);
+    const std::int64_t row = std::max({spec.model.hidden_size, spec.model.intermediate_size,
+                                       spec.model.heads * spec.model.head_size()});
     refuse(size.parameters / row,
            "gives fragments smaller than the model's longest row, " + number(row) + " elements",
            "fragmentation split cuts between rows");

@@ -17,10 +17,23 @@ enum class Precision { kFp32, kBf16 };
 enum class GraceRule { kSteps, kSlack, kOff };
 enum class MergeRule { kRda, kMean };
 enum class CodecName { kFp32, kBf16, kInt8, kInt4 };
+enum class AttentionBias { kNone, kQkv, kAll };  // all: the output projection, too
+enum class RopeScaling { kNone, kLinear, kLlama3 };
 enum class LrSchedule { kCosine, kConstant };
 enum class RetainPolicy { kRetain, kDelete };
 
-// Llama-family decoder, names as Hugging Face's LlamaForCausalLM.
+// Rotary embedding; the numbers are those of Hugging Face's rope_parameters.
+struct RopeSpec {
+  double theta = 10000;
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 8;            // linear, llama3: wave lengths times this
+  double low_freq_factor = 1;   // llama3: waves longer than original / low: all of it
+  double high_freq_factor = 4;  // llama3: waves shorter than original / high: none
+  std::int64_t original_context_length = 8192;  // llama3
+  bool operator==(const RopeSpec&) const = default;
+};
+
+// Llama-family decoder (Llama, Mistral, Qwen2, Qwen3), names as Hugging Face's LlamaForCausalLM.
 struct ModelSpec {
   std::int64_t hidden_size = 256;
   std::int64_t layers = 6;
@@ -30,7 +43,23 @@ struct ModelSpec {
   std::int64_t vocab_size = 256;
   std::int64_t context_length = 256;
   bool tie_embeddings = true;
-  std::uint64_t init_seed = 1;  // initFrom: {seed: N}; other sources are refused for now
+  std::int64_t head_dim = 0;  // 0: hidden_size / heads
+  double rms_norm_eps = 1e-5;
+  AttentionBias attention_bias = AttentionBias::kNone;
+  bool qk_norm = false;  // queries and keys normalised per head, as Qwen3 does
+  RopeSpec rope;
+  std::uint64_t init_seed = 1;  // initFrom: {seed: N}
+  std::string init_path;        // initFrom: {path: FOLDER}; empty: the seed's random weights
+
+  [[nodiscard]] std::int64_t head_size() const {  // elements of a head
+    return head_dim > 0 ? head_dim : hidden_size / heads;
+  }
+  [[nodiscard]] std::int64_t tensors_per_layer() const {
+    const std::int64_t biases = attention_bias == AttentionBias::kNone  ? 0
+                                : attention_bias == AttentionBias::kQkv ? 3
+                                                                        : 4;
+    return 9 + biases + (qk_norm ? 2 : 0);
+  }
   bool operator==(const ModelSpec&) const = default;
 };
 

@@ -39,6 +39,20 @@ Json images(const ImagesSpec& in) {
   return out;
 }
 
+Json rope(const RopeSpec& in) {
+  return {{"theta", in.theta},
+          {"scaling", to_string(in.scaling)},
+          {"factor", in.factor},
+          {"lowFreqFactor", in.low_freq_factor},
+          {"highFreqFactor", in.high_freq_factor},
+          {"originalContextLength", in.original_context_length}};
+}
+
+Json init_from(const ModelSpec& in) {
+  if (!in.init_path.empty()) return {{"path", in.init_path}};
+  return {{"seed", in.init_seed}};
+}
+
 Json model(const ModelSpec& in) {
   return {{"hiddenSize", in.hidden_size},
           {"layers", in.layers},
@@ -48,7 +62,12 @@ Json model(const ModelSpec& in) {
           {"vocabSize", in.vocab_size},
           {"contextLength", in.context_length},
           {"tieEmbeddings", in.tie_embeddings},
-          {"initFrom", {{"seed", in.init_seed}}}};
+          {"headDim", in.head_dim},
+          {"rmsNormEps", in.rms_norm_eps},
+          {"attentionBias", to_string(in.attention_bias)},
+          {"qkNorm", in.qk_norm},
+          {"rope", rope(in.rope)},
+          {"initFrom", init_from(in)}};
 }
 
 Json data(const DataSpec& in) {
@@ -160,6 +179,8 @@ std::string_view to_string(Precision value) { return name_of(value, kPrecisions)
 std::string_view to_string(GraceRule value) { return name_of(value, kGraceRules); }
 std::string_view to_string(MergeRule value) { return name_of(value, kMergeRules); }
 std::string_view to_string(CodecName value) { return name_of(value, kCodecs); }
+std::string_view to_string(AttentionBias value) { return name_of(value, kAttentionBiases); }
+std::string_view to_string(RopeScaling value) { return name_of(value, kRopeScalings); }
 std::string_view to_string(LrSchedule value) { return name_of(value, kSchedules); }
 std::string_view to_string(RetainPolicy value) { return name_of(value, kRetainPolicies); }
 

@@ -211,6 +211,49 @@ TEST_CASE("the outer optimizer's data folder is lost: the run goes on from what 
   CHECK(all_gone(started(runner.console())));
 }
 
+TEST_CASE("a run starts from another's exported model, and replays") {
+  Runner first;
+  REQUIRE(first.start("60").wait().code == 0);
+  const double trained = first.summary()["validationLoss"].get<double>();
+  CHECK(trained < 4.5);  // of 5.5 at the start
+  const std::string model = (first.out() / "model").string();
+  const std::string command = (kBin / "archipelago").string() + " model-spec " + model + " >" +
+                              (first.dir_.path() / "model.yaml").string();
+  REQUIRE(std::system(command.c_str()) == 0);
+  const std::string part = read_file(first.dir_.path() / "model.yaml").value_or("");
+  CHECK(part.find("  hiddenSize: 64\n") != std::string::npos);
+  CHECK(part.find("  initFrom: {path: " + model + "}\n") != std::string::npos);
+
+  Runner second;
+  auto process = second.start("8", {"--set", "model.initFrom={path: " + model + "}", "--set",
+                                    "inner.warmupSteps=2", "--set", "inner.learningRate=1e-5"});
+  const int code = process.wait().code;
+  CAPTURE(second.console());
+  REQUIRE(code == 0);
+  CHECK(second.summary()["validationLoss"].get<double>() == Approx(trained).epsilon(0.02));
+  const std::string replay = (kBin / "archipelago").string() + " replay --quiet " +
+                             second.out().string() + " >" +
+                             (second.dir_.path() / "replay.txt").string() + " 2>&1";
+  CHECK(std::system(replay.c_str()) == 0);
+  const std::string replayed = read_file(second.dir_.path() / "replay.txt").value_or("");
+  CAPTURE(replayed);
+  CHECK(replayed.find("every one has the tape's bytes") != std::string::npos);
+}
+
+TEST_CASE("weights of another model are refused before anything trains") {
+  Runner runner;
+  const std::string folder = (runner.dir_.path() / "other").string();
+  auto none = runner.start("8", {"--set", "model.initFrom={path: " + folder + "}"});
+  CHECK(none.wait().code == 2);
+  CHECK(runner.console().find("spec.model.initFrom.path: " + folder + " is not a folder") !=
+        std::string::npos);
+  fs::create_directories(folder);
+  std::ofstream(folder + "/config.json") << R"({"model_type": "gemma"})";
+  auto other = runner.start("8", {"--set", "model.initFrom={path: " + folder + "}"});
+  CHECK(other.wait().code == 1);
+  CHECK(runner.console().find("model_type is \"gemma\"") != std::string::npos);
+}
+
 TEST_CASE("a run that was stopped, or killed, goes on where it was") {
   Runner runner;
   auto first = runner.start("3000");

@@ -143,7 +143,8 @@ TEST_CASE("defaults of the CRD are those of the programs") {
   const Json declared = defaulted["spec"].flatten();
   const std::set<std::string> following{"/outer/learningRate", "/sync/overlap",
                                         "/sync/maxLead",       "/sync/startUnits",
-                                        "/inner/warmupSteps",  "/outerOptimizer/datacenter"};
+                                        "/inner/warmupSteps",  "/outerOptimizer/datacenter",
+                                        "/model/initFrom/seed"};
   for (const auto& [path, value] : resolved.items()) {
     INFO(path);
     CHECK(declared.contains(path) == (following.count(path) == 0));

@@ -35,6 +35,31 @@ TEST_CASE("parameters are counted as the published models do") {
   CHECK(model_size(untied).tensors == size.tensors + 1);
 }
 
+// Published counts: Qwen2.5 0.5B 494,032,768; Qwen3 0.6B 596,049,920 (tied).
+TEST_CASE("parameters of models with biases and head norms") {
+  ModelSpec qwen2;
+  qwen2.hidden_size = 896;
+  qwen2.layers = 24;
+  qwen2.heads = 14;
+  qwen2.kv_heads = 2;
+  qwen2.intermediate_size = 4864;
+  qwen2.vocab_size = 151936;
+  qwen2.attention_bias = AttentionBias::kQkv;
+  CHECK(model_size(qwen2).parameters == 494'032'768);
+  CHECK(model_size(qwen2).tensors == 24 * 12 + 2);
+  ModelSpec qwen3;
+  qwen3.hidden_size = 1024;
+  qwen3.layers = 28;
+  qwen3.heads = 16;
+  qwen3.kv_heads = 8;
+  qwen3.head_dim = 128;
+  qwen3.intermediate_size = 3072;
+  qwen3.vocab_size = 151936;
+  qwen3.qk_norm = true;
+  CHECK(model_size(qwen3).parameters == 596'049'920);
+  CHECK(model_size(qwen3).tensors == 28 * 11 + 2);
+}
+
 TEST_CASE("storage: 12N (keep + 1), 4N everySteps / P x 1.5, the model") {
   const std::int64_t n = 3'212'749'824;
   const StorageNeed need = storage_need(n, CheckpointSpec{}, SyncSpec{});

@@ -43,6 +43,23 @@ TEST_CASE("defaults that follow from other fields") {
   CHECK(good({"datacenters[0].learnerUnits=0"}).spec.sync.start_units == 2);
 }
 
+TEST_CASE("a model of another family round-trips") {
+  const std::vector<std::string> sets{
+      "model={headDim: 48, rmsNormEps: 1.0e-6, attentionBias: all, qkNorm: true, initFrom: {path: "
+      "m}, rope: {theta: 500000, scaling: llama3, factor: 32, lowFreqFactor: 2, highFreqFactor: 8, "
+      "originalContextLength: 4096}}"};
+  const auto parsed = parse_training(kGood, sets);
+  if (!parsed) FAIL(format_errors(parsed.error()));
+  const ModelSpec& model = parsed->spec.model;
+  CHECK(model.head_size() == 48);
+  CHECK(model.tensors_per_layer() == 15);
+  CHECK(model.rope.original_context_length == 4096);
+  CHECK(model.init_path == "m");
+  const auto again = parse_training(to_json(*parsed));
+  if (!again) FAIL(format_errors(again.error()));
+  CHECK((*again == *parsed));
+}
+
 TEST_CASE("the resolved spec round-trips") {
   const std::vector<std::string> sets{
       "metadata.uid=5c0e-1",

@@ -8,6 +8,8 @@
 
 #include "common/wire/safetensors.h"
 #include "learner/flat_state.h"
+#include "learner/hf_config.h"
+#include "learner/model_folder.h"
 #include "learner/torch_trainer.h"
 
 namespace archipelago::learner {
@@ -32,20 +34,35 @@ config::ModelSpec fixture_model(bool tied) {
 }
 
 struct Fixture {
+  // A model as transformers saved it (tests/golden/make_hf_fixture.py, fp64), trained at less than
+  // its longest context.
+  explicit Fixture(const std::string& family, config::InnerSpec inner_spec = {})
+      : inner(inner_spec) {
+    const std::string folder = ARCHIPELAGO_SOURCE_DIR "/tests/golden/hf/" + family;
+    auto config = read_model_config(folder);
+    REQUIRE_OK(config);
+    model = *config;
+    model.context_length = 16;
+    REQUIRE_OK(same_model(model, *config));
+    open(folder + "/expected.safetensors");
+    REQUIRE_OK(load_weights(folder, *trainer));
+  }
   explicit Fixture(bool tied, config::InnerSpec inner_spec = {})
       : model(fixture_model(tied)), inner(inner_spec) {
-    auto opened =
-        wire::SafetensorsFile::open(std::string(ARCHIPELAGO_SOURCE_DIR "/tests/golden/llama/") +
-                                    (tied ? "tied" : "untied") + ".safetensors");
+    open(std::string(ARCHIPELAGO_SOURCE_DIR "/tests/golden/llama/") + (tied ? "tied" : "untied") +
+         ".safetensors");
+    for (std::size_t i = 0; i < trainer->tensors().size(); ++i) {
+      const auto index = static_cast<std::int32_t>(i);
+      trainer->write(std::span(&index, 1), get("weight." + trainer->tensors()[i].name));
+    }
+  }
+  void open(const std::string& path) {
+    auto opened = wire::SafetensorsFile::open(path);
     REQUIRE_OK(opened);
     file = std::move(*opened);
     auto made = make_torch_trainer(model, inner);
     REQUIRE_OK(made);
     trainer = std::move(*made);
-    for (std::size_t i = 0; i < trainer->tensors().size(); ++i) {
-      const auto index = static_cast<std::int32_t>(i);
-      trainer->write(std::span(&index, 1), get("weight." + trainer->tensors()[i].name));
-    }
     for (const float token : get("tokens")) tokens.push_back(static_cast<std::int32_t>(token));
   }
   std::vector<float> get(const std::string& name) const {
@@ -82,10 +99,10 @@ constexpr double kFp32Bound = 20.0 * 8.0 / 16777216.0;
 
 }  // namespace
 
-TEST_CASE("logits, loss and every gradient agree with the independent implementation") {
-  const bool tied = GENERATE(true, false);
-  CAPTURE(tied);
-  Fixture f(tied);
+namespace {
+
+void agrees(Fixture& f, const std::string& name) {
+  CAPTURE(name);
   auto result = forward_backward(*f.trainer, f.tokens);
   REQUIRE_OK(result);
   const double logits = difference(result->logits, f.get("logits"));
@@ -102,9 +119,38 @@ TEST_CASE("logits, loss and every gradient agree with the independent implementa
     CHECK(apart < kFp32Bound);
     worst = std::max(worst, apart);
   }
-  std::cout << (tied ? "tied" : "untied")
-            << ": largest difference, relative to the tensor's largest value: logits " << logits
-            << ", loss " << loss << ", gradients " << worst << "\n";
+  std::cout << name << ": largest difference, relative to the tensor's largest value: logits "
+            << logits << ", loss " << loss << ", gradients " << worst << "\n";
+}
+
+}  // namespace
+
+TEST_CASE("logits, loss and every gradient agree with the independent implementation") {
+  const bool tied = GENERATE(true, false);
+  Fixture f(tied);
+  agrees(f, tied ? "tied" : "untied");
+}
+
+TEST_CASE("models that transformers saved compute what it computes") {
+  const std::string family = GENERATE("llama3", "mistral", "qwen2", "qwen3");
+  Fixture f(family);
+  agrees(f, family);
+  // What we say of the model is the model: the same family computes, and the same sizes.
+  const auto again = parse_hf_config(hf_config_json(f.model));
+  REQUIRE_OK(again);
+  auto expected = f.model;
+  expected.init_seed = again->init_seed;
+  CHECK(*again == expected);
+}
+
+TEST_CASE("a model with biases and head norms trains in bf16") {
+  config::InnerSpec inner;
+  inner.precision = config::Precision::kBf16;
+  const std::string family = GENERATE("llama3", "qwen3");
+  Fixture f(family, inner);
+  auto result = forward_backward(*f.trainer, f.tokens);
+  REQUIRE_OK(result);
+  CHECK(result->loss == Approx(static_cast<double>(f.get("loss")[0])).epsilon(0.02));
 }
 
 TEST_CASE("bf16 gradients point where the fp32 ones point") {

@@ -8,6 +8,7 @@
 #include "common/base/files.h"
 #include "common/wire/safetensors.h"
 #include "learner/flat_state.h"
+#include "learner/hf_config.h"
 #include "learner/llama_shapes.h"
 
 namespace archipelago::learner {
@@ -116,7 +117,8 @@ TEST_CASE("a model folder is sampled, and a broken one is refused by name") {
   tensors.pop_back();
   REQUIRE(wire::write_safetensors(folder.dir.path() / "model.safetensors", tensors));
   CHECK(shell(sample + "/dev/null 2>" + folder.path("error")) == 1);
-  CHECK(read_file(folder.path("error"))->find("lacks model.norm.weight") != std::string::npos);
+  CHECK(read_file(folder.path("error"))->find("no file has model.norm.weight") !=
+        std::string::npos);
 }
 
 }  // namespace archipelago::learner
